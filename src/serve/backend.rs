@@ -46,9 +46,8 @@ pub(super) struct Shared {
 }
 
 impl Pipelines {
-    /// Creates a backend without streams. `folder` has further pipeline descriptions. `destinations` apply to
-    /// all streams. `hide` receives credentials that must not appear in
-    /// messages of the process.
+    /// Creates a backend without streams. `folder` has further pipeline descriptions. `destinations` apply to all streams. `hide` receives
+    /// credentials that must not appear in messages of the process.
     ///
     /// # Errors
     /// Returns an error if a thread cannot be started.
@@ -60,7 +59,7 @@ impl Pipelines {
     ) -> Result<Self, Error> {
         let (handle, events) = PipelineHandle::new()?;
         let shared = Arc::new(Shared { handle, observed: Mutex::default(), credentials, folder, destinations, hide: Box::new(hide) });
-        // Weak, because the events end when the handle is dropped.
+        // A strong reference would keep the handle alive. But the events, and so this thread, end only when the handle is dropped.
         let of_thread = Arc::downgrade(&shared);
         let receive = move || {
             for event in events {
@@ -155,7 +154,7 @@ impl Backend for Pipelines {
         let program = std::env::current_exe().map_err(|error| failed(format!("cannot inspect the model: {error}")))?;
         let output = std::process::Command::new(program).arg("inspect").arg(model).stdin(std::process::Stdio::null()).output();
         let output = output.map_err(|error| failed(format!("cannot inspect the model: {error}")))?;
-        // Clients do not learn in which folder the file is.
+        // Remove the folder from the text, because clients must not see the paths of the server.
         let folder = model.parent().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&folder, "").trim().to_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(failed(text(&output.stderr))) }

@@ -14,7 +14,7 @@ use crate::pipeline::stats::{DestinationCounts, LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
 use crate::pipeline::{CompressedFrame, Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
 
-/// How long a stream may take until it continues with another description: a camera must be opened again, and models may be compiled.
+/// Maximum time until a stream continues with another description: a camera must be opened again, and models may be compiled.
 const MAX_RELOAD: Duration = Duration::from_secs(20);
 
 /// Returns a tap that delivers results to a feed.
@@ -136,7 +136,7 @@ pub(super) struct RunningStream<D> {
     shared: Arc<Shared>,
     stream: StreamId,
     observed: Arc<Observed>,
-    /// The description with which the stream runs.
+    /// The plan with which the stream runs: its resolved description.
     plan: Mutex<Plan>,
     /// Keeps the devices open.
     _devices: Vec<D>,

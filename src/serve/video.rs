@@ -1,7 +1,7 @@
 //! Live video of a stream: sends the compressed frames of the source to the viewers, or encodes the frames of the stream.
 //!
-//! The encoder is a pipeline of its own, which exists while there are viewers. It never makes the stream wait: frames that arrive while the
-//! encoder is busy are left out.
+//! The encoder is a separate pipeline, which exists while there are viewers. It never blocks the stream: while the encoder is busy, frames
+//! are left out of the video.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -61,7 +61,7 @@ struct Encoder {
 }
 
 impl Encoders {
-    /// Tells the viewers the number of a frame, and encodes it if the source has no video that they can play.
+    /// Sends the number of a frame to the viewers. Also encodes the frame, if the source has no compressed video that browsers can play.
     pub(super) fn frame(&self, frame: &TappedFrame<'_>, number: u64, video: &Video) {
         let mut current = self.lock();
         if !video.is_wanted() {
@@ -74,7 +74,7 @@ impl Encoders {
             return;
         }
         let (buffer, Some(caps)) = frame.buffer() else { return };
-        // Frames of another size or format belong to another file.
+        // Frames of another size or format need a new encoder.
         if current.caps().is_some_and(|known| known != caps) {
             *current = Current::None;
         }
@@ -126,7 +126,7 @@ impl Encoder {
         let Some((name, properties)) = known else {
             return Err("cannot encode video: expected x264enc or openh264enc, got neither. Install gstreamer1.0-plugins-ugly".to_owned());
         };
-        // The source leaks: a frame that arrives while others wait replaces the oldest one.
+        // `leaky-type=downstream`: if the queue of the source is full, a new frame replaces the oldest one.
         let line = format!(
             "appsrc name=source format=time max-buffers={MAX_WAITING} max-bytes=0 leaky-type=downstream ! videoconvert ! videoscale add-borders=false \
              ! capsfilter name=size ! {name} {properties} ! h264parse ! video/x-h264,stream-format=avc,alignment=au \
@@ -187,7 +187,7 @@ fn send(sample: &gst::Sample, size: (u16, u16), video: &Video) -> Option<gst::Fl
     let bytes = buffer.map_readable().ok()?;
     let config = sample.caps()?.structure(0)?.get::<gst::Buffer>("codec_data").ok()?;
     let config = config.map_readable().ok()?;
-    // Encoders shift time stamps and their segment by the same time.
+    // Encoders may add a constant to time stamps, and the same constant to the start of the segment. Running time is free of it.
     let segment = sample.segment()?.downcast_ref::<gst::ClockTime>()?;
     let of = |time: Option<gst::ClockTime>| segment.to_running_time(time).map(gst::ClockTime::nseconds);
     let _is_playable = video.compressed(&Compressed {
@@ -202,7 +202,7 @@ fn send(sample: &gst::Sample, size: (u16, u16), video: &Video) -> Option<gst::Fl
     Some(gst::FlowSuccess::Ok)
 }
 
-/// Returns width and height of the encoded frames: at most [`MAX_WIDTH`], even, in the shape of the frames.
+/// Returns width and height of the encoded frames: even numbers, at most [`MAX_WIDTH`] wide, with the aspect ratio of the frames.
 fn size(caps: &gst::Caps) -> (u16, u16) {
     let of = |name: &str| caps.structure(0).and_then(|structure| structure.get::<i32>(name).ok()).map_or(2, i64::from).max(2);
     let (width, height) = (of("width"), of("height"));

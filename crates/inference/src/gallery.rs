@@ -12,11 +12,11 @@ use crate::vision::decode::Gallery;
 pub struct GalleryEntry {
     /// Name of the object. Several lines may have the same name.
     pub name: String,
-    /// The vector that the model computes for an image of the object. Its length does not matter.
+    /// The vector that the model computes for an image of the object. Only its direction matters, not its Euclidean length.
     pub vector: Vec<f32>,
 }
 
-/// Which gallery names the vectors of a classifier with the decoder `embedding`.
+/// The gallery of a classifier with the decoder `embedding`, which converts its vectors to names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum GalleryChoice {
     /// The gallery of the description, if it has one.
@@ -35,8 +35,8 @@ pub const UNKNOWN: &str = "unknown";
 ///
 /// # Errors
 /// Returns `Io` if the file cannot be read, is too large or not UTF-8. Returns `Config` with the number of the line if a line is invalid,
-/// if a name is empty or `unknown`, if a vector has no direction, or if vectors have different numbers of values. Returns `Config` if there
-/// are no vectors.
+/// if a name is empty or `unknown`, if all values of a vector are 0, or if vectors have different numbers of values. Returns `Config` if
+/// there are no vectors.
 pub fn read_gallery(path: &Path) -> Result<Gallery> {
     let text = files::read_text(path, files::MAX_GALLERY_BYTES, "gallery")?;
     let wrong = |what: String| Error::new(ErrorKind::Config, format!("gallery `{}`: {what}", path.display()));

@@ -1,4 +1,4 @@
-//! The inputs of a model: an image, and in some models numbers that scale its boxes.
+//! The inputs of a model: an image, and in some models pairs of numbers, by which the model scales its boxes.
 //!
 //! roiflow sets these numbers so that boxes are in pixels of the image input, as for other models:
 //!
@@ -55,7 +55,7 @@ impl ModelInputs {
     /// Returns index and values of each input for two numbers.
     ///
     /// # Errors
-    /// Returns `Config` if an input gets the size of the image and this size is dynamic, or if the element type is not a number of 32 or 64 bits.
+    /// Returns `Config` if an input gets the size of the image and this size is dynamic, or if its element type is not i64, i32 or f32.
     pub(super) fn pair_values(&self, ports: &[Port]) -> Result<Vec<(usize, Tensor)>> {
         let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
         let extent = |dim: &Dim| if let Dim::Fixed(extent) = dim { Some(*extent) } else { None };

@@ -12,7 +12,7 @@ use crate::vision::tiles::{SearchArea, TileDetection, Tiles, merge};
 
 impl Stage {
     /// Like [`Stage::submit`], but runs on the whole frame and on its tiles in the search area, and merges the detections of all of them.
-    /// `done` also gets objects outside the search area.
+    /// `search_area` selects only tiles: `done` also gets objects outside it, which were detected in the whole frame.
     ///
     /// Results other than detections are those of the whole frame.
     pub fn submit_tiles(
@@ -44,7 +44,7 @@ impl Stage {
     }
 }
 
-/// Merges the results of the areas of a frame. The parent of each detection is the index of its area.
+/// Merges the results of the areas of a frame. In `results`, the parent ID of each detection is the index of its area.
 fn merged(results: StageResults, areas: &[PixelRect], size: Size) -> StageResults {
     let StageResults { detections, mut classifications, of_regions, failed } = results;
     let in_tiles = detections.into_iter().map(|mut detection| {

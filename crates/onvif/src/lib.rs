@@ -3,10 +3,11 @@
 //! 1. [`discover`] sends a probe by UDP, to the multicast group of WS-Discovery or to given addresses, and collects the answers.
 //! 2. [`streams`] asks the service of a device for its media profiles, and for the address of each profile's stream.
 //!
-//! A login is sent as the digest of WS-Security (`UsernameToken`), never as plain text. The digest contains the time of the device's clock,
-//! because cameras refuse a digest with another time, and their clocks are often wrong.
+//! A login is sent as the digest (hash) of WS-Security (`UsernameToken`), never as plain text. The digest is computed with the time of the
+//! device's clock, because cameras refuse a digest with another time, and their clocks are often wrong.
 //!
-//! Answers come from the network, so their size is limited, and document type definitions are refused. `https` services are not supported.
+//! Answers come from the network and are not trusted. So their size is limited, and document type definitions, which can expand to very
+//! large texts, are refused. `https` services are not supported.
 //!
 //! Specifications: WS-Discovery (April 2005), ONVIF Core and ONVIF Media (ver10).
 

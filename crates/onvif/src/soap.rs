@@ -110,7 +110,9 @@ fn profiles_of(answer: &str) -> Vec<(String, Stream)> {
 /// The difference between the clocks of the device and of this machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Clock {
+    /// Absolute value of the difference.
     offset: Duration,
+    /// Whether the clock of the device is behind.
     is_behind: bool,
 }
 
@@ -136,8 +138,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Returns the difference between the clocks of the device and of this machine. Devices report their time without a login. If a device
-    /// does not, the difference is taken as zero.
+    /// Returns the difference between the clocks of the device and of this machine. Devices should report their time without a login. If a
+    /// device does not, the difference is taken as zero.
     fn clock_of(&self, service: &str) -> Clock {
         let Ok(answer) = self.post(service, DEVICE, "GetSystemDateAndTime", "", "") else { return Clock::default() };
         time_of(&answer).map(|time| Clock::of(time, SystemTime::now())).unwrap_or_default()

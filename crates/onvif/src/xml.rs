@@ -15,7 +15,7 @@ pub(crate) fn all<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> imp
     node.descendants().filter(move |node| node.is_element() && node.tag_name().name() == name)
 }
 
-/// Follows a path of names: for each name, finds the first element with this name below the element found before. Returns the last element.
+/// Follows a path of names, starting at `node`: for each name, takes the first descendant element with this name. Returns the last element.
 pub(crate) fn find<'a, 'input>(node: Node<'a, 'input>, path: &[&'static str]) -> Option<Node<'a, 'input>> {
     path.iter().try_fold(node, |node, name| all(node, name).next())
 }

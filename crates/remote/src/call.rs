@@ -1,4 +1,7 @@
-//! One call of a model: its inputs, which lend the memory of tensors, and its outputs.
+//! One call of a model: its inputs and its outputs.
+//!
+//! A connection sends the inputs from the memory of their tensors, without a copy. The memory is then lent to the connection: a read lease
+//! ([`Lent`]) prevents changes of the tensor until the connection has released the memory. [`Loans`] waits for this.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +28,7 @@ pub(crate) struct Call {
     used: Mutex<Vec<super::connection::Connection>>,
 }
 
-/// Memory of a tensor, which a connection reads until it has sent it.
+/// Memory of a tensor that is lent to a connection. The connection drops it when it has sent the bytes.
 struct Lent {
     lease: Lease,
     /// Dropped after the lease, because fields are dropped in the order of their declaration.
@@ -38,7 +41,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Held while the memory of a call is in use. All of them are dropped when [`Loans::ended`] returns.
+/// Marks memory of a call as lent: it exists as long as a connection uses the memory. [`Loans::ended`] returns when all marks are dropped.
 #[derive(Clone)]
 pub(crate) struct OnLoan(#[allow(dead_code, reason = "held for its drop")] mpsc::Sender<()>);
 
@@ -53,7 +56,7 @@ impl Loans {
 }
 
 impl Call {
-    /// Returns a call with the inputs of a run. Inputs without gaps are lent, not copied.
+    /// Returns a call with the inputs of a run. Inputs whose values are contiguous in memory are lent, all others are copied.
     ///
     /// # Errors
     /// Returns the errors of leasing an input.
@@ -95,7 +98,7 @@ impl Call {
         self.placement.as_deref()
     }
 
-    /// Returns a call with zeros of these shapes.
+    /// Returns a call whose inputs have these shapes and consist of zeros.
     pub(crate) fn of_zeros(info: &ModelInfo, model: &str, version: &str, shapes: &[Shape]) -> (Self, Loans) {
         let n_bytes = |(shape, element): (&Shape, ElementType)| shape.n_elements().unwrap_or(0) * element.size();
         let ports = shapes.iter().zip(info.inputs.iter().map(|port| port.element));
@@ -141,12 +144,12 @@ impl Call {
         }
     }
 
-    /// Notes that a connection gets the memory of this call.
+    /// Records that the memory of this call is lent to a connection.
     pub(crate) fn uses(&self, connection: super::connection::Connection) {
         self.used.lock().unwrap().push(connection);
     }
 
-    /// Releases the memory, and returns the connections that may still use it.
+    /// Drops the memory of the call itself, and returns the connections that may still use it.
     pub(crate) fn release(self) -> Vec<super::connection::Connection> {
         self.used.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -161,7 +164,7 @@ fn lend(tensor: &Tensor, on_loan: &OnLoan) -> Result<Bytes> {
     Ok(Bytes::from_owner(Lent { lease: tensor.bytes()?, _on_loan: on_loan.clone() }))
 }
 
-/// Refuses an output in shared memory, for calls that use none.
+/// Returns the error for an output in shared memory: for calls that use no shared memory.
 pub(crate) fn not_shared(name: &str, _datatype: &str, _shape: &[i64]) -> Result<Bytes, Failure> {
     Err(Failure::protocol(format!("output `{name}`: expected its values in the response, got shared memory")))
 }

@@ -47,6 +47,7 @@ impl Connection {
         }
     }
 
+    /// Asks for the inputs and outputs of the model.
     pub(crate) async fn metadata(&self, timeout: Duration) -> Result<ModelMetadataResponse, Failure> {
         match self {
             Self::Grpc(connection) => connection.metadata(timeout).await,
@@ -54,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// Runs the model. The caller limits the time; servers of gRPC also get the deadline.
+    /// Runs the model. The caller limits the time. With gRPC, the server also gets the deadline, so it can stop late calls.
     pub(crate) async fn infer(&self, call: &Call, deadline: Instant) -> Result<Response, Failure> {
         let Some(placement) = call.placement() else { return self.call(call, deadline).await };
         placement.register(self, deadline).await?;
@@ -74,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Tells the server about a region of shared memory.
+    /// Registers a region of shared memory with the server, so that calls can refer to it.
     pub(crate) async fn register(&self, name: &str, n_bytes: usize, deadline: Instant) -> Result<(), Failure> {
         let request = RegisterRequest { name: name.to_owned(), key: format!("/{name}"), offset: 0, byte_size: n_bytes as u64 };
         match self {
@@ -83,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// Tells the server that a region is no longer used.
+    /// Ends the registration of a region, so that the server releases its memory.
     pub(crate) async fn unregister(&self, name: &str, deadline: Instant) -> Result<(), Failure> {
         let request = UnregisterRequest { name: name.to_owned() };
         match self {
@@ -97,7 +98,7 @@ impl Connection {
         std::ptr::eq(self.life(), other.life())
     }
 
-    /// Whether the connection has ended.
+    /// Returns the state that shows whether the connection has ended.
     pub(crate) fn life(&self) -> &Life {
         match self {
             Self::Grpc(connection) => connection.life(),

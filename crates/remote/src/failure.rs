@@ -1,4 +1,4 @@
-//! A failed call: its kind, whether the server may have computed it, and what it says about the server.
+//! A failed call: the kind of its error, whether the server may have computed it, and whether the server or the connection caused it.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ pub(crate) struct Failure {
     pub(crate) blames: Blame,
 }
 
-/// The state of the server after a failed call.
+/// What caused a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blame {
-    /// The server is well: the call itself was wrong, or was canceled.
+    /// Neither server nor connection: the call itself was wrong, or was canceled.
     Nothing,
-    /// The server did not do its work: too late, overloaded, or an internal error. After several such calls it is ejected.
+    /// The server: it was too slow, overloaded, or had an internal error. After several such calls in a row, it is ejected.
     Server,
-    /// The connection is of no further use.
+    /// The connection: it cannot be used any more.
     Connection,
 }
 
@@ -55,7 +55,7 @@ impl Failure {
         Self { blames: Blame::Server, ..Self::new(ErrorKind::Device, message) }
     }
 
-    /// Puts the server in front of the message.
+    /// Adds the address of the server in front of the message.
     pub(crate) fn at(self, server: &impl fmt::Display) -> Self {
         Self { message: format!("{server}: {}", self.message), ..self }
     }

@@ -21,8 +21,9 @@ use super::options::{Address, Options};
 use super::protocol::{ModelMetadataResponse, ModelReadyResponse, ModelRequest, SERVICE, framed};
 use super::socket::Socket;
 
-/// Bytes that a server may send before this client has read them: of one call, and of all calls of a connection.
+/// Flow control of HTTP/2: number of bytes that a server may send before this client has read them, for one call.
 const CALL_WINDOW: u32 = 4 << 20;
+/// The same for all calls of a connection together.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Maximum size of a response, which protects the memory of this process.
 pub(crate) const MAX_RESPONSE_BYTES: usize = 1 << 30;
@@ -35,11 +36,12 @@ pub(crate) struct Grpc {
     base: Arc<str>,
     model: Arc<ModelRequest>,
     authorization: Option<HeaderValue>,
+    /// The task that reads and writes the socket.
     driver: AbortHandle,
     life: Arc<Life>,
 }
 
-/// Whether a connection has ended.
+/// The state that shows whether a connection has ended. Tasks can wait for the end.
 #[derive(Default)]
 pub(crate) struct Life {
     is_over: AtomicBool,
@@ -119,6 +121,7 @@ impl Grpc {
         Ok(decoded::<ModelReadyResponse>(response)?.ready)
     }
 
+    /// Asks for the inputs and outputs of the model.
     pub(crate) async fn metadata(&self, timeout: Duration) -> Result<ModelMetadataResponse, Failure> {
         let request = framed(&*self.model).map_err(too_large)?;
         decoded(self.call("ModelMetadata", vec![request], Instant::now() + timeout).await?)
@@ -179,7 +182,8 @@ impl Drop for ResetOnDrop {
     }
 }
 
-/// Reads a response: a message, and a status in the trailers. A response without a message has the status in its headers.
+/// Reads a response: a message, and then a status in the trailers (headers after the body). A response without a message can have the
+/// status in its headers.
 async fn read(http_status: u16, headers: &HeaderMap, mut body: RecvStream) -> Result<Bytes, Failure> {
     if http_status != 200 {
         return Err(of_http_status(http_status, "expected a server of gRPC"));
@@ -263,7 +267,7 @@ fn percent_decoded(text: &[u8]) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-/// Returns the failure for an error of a stream that was opened.
+/// Returns the failure for an error of a call that was begun. In HTTP/2, each call is a stream of the connection.
 fn of_stream(error: h2::Error) -> Failure {
     let was_refused = error.reason() == Some(Reason::REFUSED_STREAM) && error.is_remote();
     // A server that shuts down names the last stream that it processes. Calls after this stream fail with the error of the GOAWAY frame.
@@ -286,7 +290,7 @@ fn too_large(n_bytes: usize) -> Failure {
     )
 }
 
-/// Returns the parts of a call with inputs.
+/// Returns the message of a call with inputs, in parts, of which the contents are not copied.
 ///
 /// # Errors
 /// Returns `Tensor` if the message is too large for gRPC.

@@ -5,15 +5,16 @@
 //! - Ports come from the metadata of the server.
 //! - Inputs are sent as they are in memory, in their own element type, without a copy.
 //! - With `remote.shared-memory=yes`, inputs and outputs are in memory that a server on the same machine maps.
-//! - A run waits on no thread: a background thread serves all connections.
+//! - A run blocks no thread while the server computes: up to four background threads serve all connections. Only runs of models with the
+//!   option `exclusive-requests` block a thread.
 //! - A canceled run cancels its call on the server. A run ends after `remote.timeout` at the latest.
-//! - A server that cannot be reached, is not ready, or fails several calls in a row is ejected. It returns when it is ready again.
-//! - A call is repeated on another server only if the first one certainly computed nothing.
-//! - Errors are `Unavailable` (no server, or the connection ended), `Timeout`, `Tensor` (the server refused the inputs), `NotFound`,
-//!   `Config` (the login), `Unsupported` and `Device`.
+//! - A server that cannot be reached, is not ready, or fails several calls in a row is ejected: it gets no calls until it is ready again.
+//! - A call is repeated on another server only if the first server certainly computed nothing.
+//! - Errors are `Unavailable` (no server is up, or the connection ended), `Timeout`, `Tensor` (the server refused the inputs), `NotFound`
+//!   (the server does not have the model), `Config` (the server refused the token), `Unsupported` and `Device` (all other failures).
 //!
-//! Reading order: `options`, `model`, `request`, `call`, `servers` (health and choice), `connection`, then the protocols `grpc` and `rest`
-//! with `protocol`, `datatype` and `shared_memory`.
+//! Reading order: `options`, `model`, `request`, `call`, `servers` (their health, and the choice of a server for a call), `connection`,
+//! then the protocols `grpc` and `rest` with `protocol`, `datatype` and `shared_memory`.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
 use crate::tensor::Shape;
 
-/// Number of concurrent calls: enough to hide the time of the network, and few enough to keep the queue of a server short.
+/// Default number of concurrent calls: enough to keep the server busy during transfers, and few enough to keep the queue of a server short.
 const N_REQUESTS: usize = 4;
 /// Maximum size of the inputs of a trial call.
 const MAX_TRIAL_BYTES: usize = 256 << 20;
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) servers: Servers,
     pub(crate) info: ModelInfo,
     pub(crate) profiling: bool,
-    /// Whether runs of this model must not overlap.
+    /// Whether runs of this model must not overlap: the option `exclusive-requests`.
     pub(crate) is_exclusive: bool,
 }
 
@@ -63,7 +63,8 @@ impl RemoteModel {
         if servers.shared().options.shared_memory {
             servers.check_shared_memory()?;
         }
-        // A server may not know the ports, for example MLServer without a description of the model. Then those of the local file apply.
+        // Some servers report no ports, for example MLServer if the configuration of the model does not list them. Then use those of the
+        // local file.
         let is_unknown = of_server.inputs.is_empty() || of_server.outputs.is_empty();
         let known = if is_unknown { model.info() } else { &of_server };
         check_ports(model.source(), known)?;
@@ -160,7 +161,7 @@ fn admits(port: &PartialShape, wanted: &PartialShape) -> bool {
     port.dims().len() == wanted.dims().len() && port.dims().iter().zip(wanted.dims()).all(fits)
 }
 
-/// Returns the largest bounded shape, with 1 for extents without a limit.
+/// Returns the shape with the maximum of each extent; 1 for extents without a maximum.
 fn largest(shape: &PartialShape) -> Option<Shape> {
     shape.with_dynamic(|axis| {
         Some(match shape.dims()[axis] {

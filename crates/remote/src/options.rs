@@ -72,7 +72,7 @@ pub(crate) struct Options {
     pub(crate) token: Option<Token>,
     /// A file with the certificates of authorities, instead of those of the system.
     pub(crate) ca_file: Option<PathBuf>,
-    /// Whether inputs and outputs are in memory that the servers map.
+    /// Whether inputs and outputs are in shared memory, which the servers map.
     pub(crate) shared_memory: bool,
 }
 
@@ -115,7 +115,7 @@ impl Options {
     }
 }
 
-/// The options as written.
+/// The options as the user has set them, before the check.
 #[derive(Default)]
 struct Written {
     urls: Vec<String>,

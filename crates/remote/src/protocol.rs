@@ -11,10 +11,10 @@ use prost::Message;
 /// The name of the gRPC service.
 pub(crate) const SERVICE: &str = "inference.GRPCInferenceService";
 
-/// The key of the field `raw_input_contents` in the wire format: field 7, with a length.
+/// The key of the field `raw_input_contents` in Protocol Buffers: field number 7 and wire type 2 (length and bytes).
 const RAW_INPUT_KEY: u8 = 7 << 3 | 2;
 
-/// Asks whether a model is ready, or for its metadata: both requests have the same fields.
+/// The request of `ModelReady` and of `ModelMetadata`, which have the same fields.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ModelRequest {
     #[prost(string, tag = "1")]
@@ -114,7 +114,7 @@ impl Parameter {
     }
 }
 
-/// Tells a server about a region of shared memory. Part of the extension "system shared memory".
+/// Registers a region of shared memory. Part of the extension "system shared memory".
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RegisterRequest {
     #[prost(string, tag = "1")]
@@ -128,7 +128,7 @@ pub(crate) struct RegisterRequest {
     pub(crate) byte_size: u64,
 }
 
-/// Tells a server that a region is no longer used.
+/// Ends the registration of a region.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct UnregisterRequest {
     #[prost(string, tag = "1")]

@@ -17,13 +17,13 @@ use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Completion, Error, ErrorKind, Interrupt, NodeStatus, NodeTime, Result};
 use crate::tensor::{Shape, Tensor};
 
-/// Time that a connection gets to release the memory of a call that failed or was canceled. After that, the connection is closed: its
-/// server reads nothing.
+/// Time that a connection gets to release the memory of a call that failed or was canceled. After this time, the connection is closed,
+/// because its server does not read the data.
 const RELEASE_TIME: Duration = Duration::from_millis(250);
 
 pub(crate) struct RemoteRequest {
     model: Arc<Shared>,
-    /// `None` if runs block the thread of their step, because they must not overlap.
+    /// Signals the end of a call. `None` if runs must not overlap: they then block the thread of their step.
     completion: Option<Arc<Completion>>,
     outcome: Arc<Mutex<Option<Outcome>>>,
     /// Shared memory for the tensors of the next run; `None` if a run is in progress, or the latest run failed.
@@ -195,7 +195,7 @@ impl DeviceRequest for RemoteRequest {
     }
 
     fn end_run(&mut self) {
-        // A canceled run leaves these. Its server may still write to the shared memory.
+        // A canceled run has not taken these values. Drop its shared memory, because the server may still write to it.
         *self.outcome.lock().unwrap() = None;
         self.in_use = None;
     }

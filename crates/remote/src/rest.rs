@@ -42,7 +42,7 @@ struct Shared {
     authorization: Option<HeaderValue>,
     tls: Option<Arc<ClientConfig>>,
     idle: Mutex<Vec<Idle>>,
-    /// The tasks of all open connections.
+    /// The tasks that read and write the sockets of all open connections.
     drivers: Mutex<Vec<AbortHandle>>,
     life: Arc<Life>,
     /// How the server takes inputs: [`FORM_UNKNOWN`], [`FORM_BINARY`] or [`FORM_JSON`].
@@ -101,14 +101,14 @@ impl Rest {
         format!("{}{path}", self.0.path)
     }
 
-    /// Tells the server about a region of shared memory.
+    /// Registers a region of shared memory with the server.
     pub(crate) async fn register(&self, request: &RegisterRequest) -> Result<(), Failure> {
         let RegisterRequest { name, key, offset, byte_size } = request;
         let json = serde_json::json!({ "key": key, "offset": offset, "byte_size": byte_size });
         self.change_region(name, "register", Bytes::from(json.to_string())).await
     }
 
-    /// Tells the server that a region is no longer used.
+    /// Ends the registration of a region.
     pub(crate) async fn unregister(&self, request: &UnregisterRequest) -> Result<(), Failure> {
         self.change_region(&request.name, "unregister", Bytes::from_static(b"{}")).await
     }
@@ -118,6 +118,7 @@ impl Rest {
         self.send(Method::POST, &path, None, Parts(VecDeque::from([json]))).await.map(|_empty| ())
     }
 
+    /// Asks for the inputs and outputs of the model.
     pub(crate) async fn metadata(&self, timeout: Duration) -> Result<ModelMetadataResponse, Failure> {
         #[derive(Deserialize)]
         struct Metadata {
@@ -153,8 +154,8 @@ impl Rest {
         })
     }
 
-    /// Runs the model. Servers without binary data, such as MLServer, refuse the first call. It is then repeated with JSON values, and if that
-    /// succeeds, so are all later calls.
+    /// Runs the model. Servers without binary data, such as MLServer, refuse the first call. It is then repeated with JSON values. If that
+    /// succeeds, all later calls use JSON values.
     pub(crate) async fn infer(&self, call: &Call) -> Result<Response, Failure> {
         let form = self.0.form.load(Ordering::Acquire);
         if call.placement().is_some() {
@@ -172,7 +173,7 @@ impl Rest {
                             self.0.form.store(FORM_JSON, Ordering::Release);
                             Ok(response)
                         }
-                        // The refusal of the usual form says more.
+                        // Both forms failed, so JSON is not the reason. The error of the binary form is more informative.
                         Err(_) => Err(failure),
                     };
                 }
@@ -219,7 +220,8 @@ impl Rest {
             let (mut sender, was_idle) = self.sender().await?;
             match sender.try_send_request(request).await {
                 Ok(response) => break (response, sender),
-                // The request comes back if no byte of it was sent, for example because the server has closed an idle connection.
+                // `try_send_request` returns the request if no byte of it was sent, for example because the server has closed an idle
+                // connection.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if was_idle => request = unsent,
                     Some(_) => return Err(Failure::unavailable(format!("cannot send a call: {}", error.error()))),

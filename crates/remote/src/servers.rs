@@ -1,4 +1,4 @@
-//! The servers of a model: their connections, health and choice.
+//! The servers of a model: their connections, their health, and the choice of a server for each call.
 //!
 //! Each server has a keeper, a task that connects to the server and checks its health:
 //!
@@ -11,9 +11,9 @@
 //!        └──────────────────────────▶ Down, until the next attempt of the keeper succeeds
 //! ```
 //!
-//! A call takes the server with the fewest calls in flight among those that are up. If none is up, it waits for servers that are
-//! connecting. If all are down, it fails at once, so that a dead server does not block a stream. A failed call is repeated only if the
-//! server certainly computed nothing.
+//! A call goes to the server with the fewest calls in flight among those that are `Up`. If none is `Up`, it waits for servers that are
+//! `Connecting`. If all are `Down` (ejected), it fails at once, so that a server that does not answer does not block a stream. A failed
+//! call is repeated only if the server certainly computed nothing.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,20 +37,21 @@ use crate::runtime::{Error, ErrorKind, Result};
 
 /// Number of failed calls in a row after which a server is ejected, although it says that it is ready.
 const MAX_FAILED_CALLS: usize = 5;
-/// Time until the first attempt to connect again. It doubles with each failed attempt.
+/// Pause before the next attempt to connect. It doubles with each failed attempt, up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts to connect.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
-/// Time that an ejected server gets to recover.
+/// Pause after a server that was up is ejected, in which it can recover.
 const EJECTION: Duration = Duration::from_secs(1);
 
-/// Returns the threads that serve all connections of the process.
+/// Returns the asynchronous runtime (event loop and threads) that serves all connections of the process.
 ///
 /// # Errors
 /// Returns `Device` if the system cannot start a thread.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime>> = OnceLock::new();
     let start = || {
-        // The threads only move bytes, so one of them serves many cores.
+        // The threads only send and receive bytes, so one thread for eight cores is enough.
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(8).min(4);
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(n_threads).thread_name("roiflow-remote").enable_io().enable_time();
@@ -61,7 +62,8 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     RUNTIME.get_or_init(start).as_ref().map_err(Error::clone)
 }
 
-/// Runs `work` on the threads of the connections and waits for its result. The calling thread may belong to another asynchronous runtime.
+/// Runs `work` on the threads of [`runtime`] and blocks until it has a result. The calling thread may belong to another asynchronous
+/// runtime.
 pub(crate) fn wait_for<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     runtime()?.spawn(async move {
@@ -215,12 +217,12 @@ impl Shared {
         unreachable!("the loop ends with a return")
     }
 
-    /// Notes a failed call. The connection may be of no further use, or the server may have to be ejected.
+    /// Records a failed call. Takes the connection out of use, or ejects the server, if one of them has caused the failure.
     fn blame(&self, server: &Server, failure: &Failure) {
         match failure.blames {
             Blame::Nothing => {}
             Blame::Connection => {
-                // The keeper finds out whether the connection has ended. Until then, other calls do not use it.
+                // The keeper checks whether the connection still works. Until then, other calls do not use it.
                 self.set_if_up(server, State::Connecting);
                 server.check.notify_one();
             }
@@ -320,14 +322,14 @@ impl Shared {
                 true => return State::Connecting,
                 false => match timeout(self.options.connect_timeout, connection.is_ready(self.options.connect_timeout)).await {
                     Ok(Ok(true)) => {
-                        // A failed call may have taken the connection out of use.
+                        // `blame` may have taken the connection out of use. It works, so use it again.
                         let is_unused = matches!(&*server.state.lock().unwrap(), State::Connecting);
                         if is_unused {
                             self.set(server, State::Up(connection.clone()));
                         }
                     }
                     Ok(Ok(false)) => return State::Down(not_ready(&self.options)),
-                    // The server ends the connection, but may accept another one.
+                    // The server has closed this connection, but may accept another one.
                     Ok(Err(failure)) if failure.blames == Blame::Connection || connection.life().is_over() => return State::Connecting,
                     Ok(Err(failure)) => return State::Down(failure),
                     Err(_) => {
@@ -375,7 +377,8 @@ async fn keep(shared: Arc<Shared>, idx: usize) {
     }
 }
 
-/// Returns whether a deadline is over, up to the milliseconds in which the protocol sends it.
+/// Returns whether a deadline has passed, or passes within 5 ms. The tolerance is necessary because gRPC sends deadlines in whole
+/// milliseconds.
 fn is_over(deadline: Instant) -> bool {
     deadline.saturating_duration_since(Instant::now()) < Duration::from_millis(5)
 }
@@ -396,7 +399,7 @@ fn none_is_up(down: &[(Address, Failure)]) -> Failure {
     Failure { kind, ..Failure::unavailable(format!("no server is up: {}", reasons.join("; "))) }
 }
 
-/// Counts a call in flight.
+/// A call in flight on a server. Dropping it decreases the server's number of calls in flight.
 struct LeavesOnDrop<'a>(&'a Server);
 
 impl Drop for LeavesOnDrop<'_> {

@@ -1,8 +1,8 @@
 //! Memory that a request shares with a server on the same machine: the extension "system shared memory" of KServe v2, which Triton has.
 //!
-//! A region is a file in `/dev/shm`. It has the inputs of a request, and its outputs of fixed shape. The server is told the name of the
-//! file, and maps it. This process does not map the file: it copies values with `pread` and `pwrite`. So a server that writes at the wrong
-//! time can only make the results wrong.
+//! A region is a file in `/dev/shm`. It contains the inputs of a request, and its outputs of fixed shape. The request registers the name of
+//! the file with the server, and the server maps the file into its memory. This process does not map the file: it copies values with
+//! `pread` and `pwrite`. So a server that writes at the wrong time can cause wrong results, but no data race in this process.
 //!
 //! A region whose call failed or was canceled is not used again, because the server may still write into it.
 
@@ -33,9 +33,9 @@ const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "roiflow-";
 /// Tensors begin at multiples of this, as the engines of servers expect.
 const ALIGNMENT: usize = 64;
-/// Files of ended processes are removed if they are older.
+/// Minimum age of files of ended processes that are removed.
 const MIN_STALE_AGE: Duration = Duration::from_secs(60);
-/// Longest time of a message that a region is no longer used.
+/// Time limit of the request that ends the registration of a region.
 const UNREGISTER_TIME: Duration = Duration::from_secs(1);
 
 /// The key of a parameter of an input or output: the name of its region.
@@ -43,14 +43,14 @@ pub(crate) const REGION: &str = "shared_memory_region";
 const SIZE: &str = "shared_memory_byte_size";
 const OFFSET: &str = "shared_memory_offset";
 
-/// The part of a region that a tensor has.
+/// The position of a tensor in a region, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) offset: usize,
     pub(crate) n_bytes: usize,
 }
 
-/// The places of the tensors of one run.
+/// The positions of the tensors of one run.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     inputs: Vec<Place>,
@@ -136,13 +136,13 @@ impl Placement {
         }
     }
 
-    /// Tells a server about the region, unless it knows the region.
+    /// Registers the region with a server, unless this was already done over this connection.
     pub(crate) async fn register(&self, connection: &Connection, deadline: Instant) -> Result<(), Failure> {
         self.region.register(connection, deadline).await
     }
 
-    /// Returns whether a call failed because the server does not know the region, for example because it was started again. The region then
-    /// counts as not registered.
+    /// Returns whether a call failed because the server does not know the region, for example because the server was restarted. The region
+    /// then counts as not registered.
     pub(crate) fn is_unknown(&self, failure: &Failure, connection: &Connection) -> bool {
         let is_unknown = failure.blames != Blame::Connection && failure.message.contains(&self.region.name);
         if is_unknown {
@@ -176,7 +176,8 @@ impl Region {
         static N_REGIONS: AtomicU64 = AtomicU64::new(0);
         static REMOVE_STALE: Once = Once::new();
         REMOVE_STALE.call_once(|| remove_stale(Path::new(FOLDER)));
-        // Servers know all regions of all clients by their names, also those of other containers, where a process may have the same number.
+        // A name must be unique among all clients of a server. A process in another container may have the same ID, so add a random
+        // number.
         let random = RandomState::new().hash_one(0);
         let name = format!("{PREFIX}{}-{}-{random:016x}", std::process::id(), N_REGIONS.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(FOLDER).join(&name);
@@ -186,9 +187,9 @@ impl Region {
         };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
         let region = Self { name, path, file, n_bytes: n_bytes.max(1), known_by: Mutex::default() };
-        // The lock ends with this process, so others know whose files can be removed.
+        // The system releases the lock when this process ends, so that other processes know which files they may remove.
         region.file.lock().map_err(failed)?;
-        // Writing reserves the memory. Otherwise a server would be killed when it writes to memory that does not exist.
+        // Write zeros, to reserve the memory. Otherwise, a server that writes to the mapped file gets the signal SIGBUS if memory is short.
         let zeros = vec![0; region.n_bytes.min(1 << 20)];
         let mut offset = 0;
         while offset < region.n_bytes {
@@ -248,7 +249,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let known_by = std::mem::take(self.known_by.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
-        // A server that has mapped the file keeps its memory until it is told that the region is no longer used.
+        // A server that has mapped the file keeps the memory until the registration ends, even if the file was removed.
         let _ignored = std::fs::remove_file(&self.path);
         let Ok(runtime) = runtime() else { return };
         for connection in known_by.into_iter().filter(|connection| !connection.life().is_over()) {

@@ -61,7 +61,7 @@ pub(crate) fn tls(options: &Options) -> Result<Option<Arc<ClientConfig>>> {
 pub(crate) async fn open(address: &Address, tls: Option<&Arc<ClientConfig>>) -> Result<Box<dyn Socket>, Failure> {
     let failed = |error: io::Error| Failure::unavailable(format!("cannot connect: {error}"));
     let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(failed)?;
-    // A call is sent in several writes, and must not wait for the acknowledgment of the first one.
+    // Disable Nagle's algorithm: a call is sent in several writes, and the later ones must not wait until the first is acknowledged.
     socket.set_nodelay(true).map_err(failed)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
     let name = ServerName::try_from(address.host.clone()).map_err(|error| Failure::unavailable(format!("invalid host: {error}")))?;

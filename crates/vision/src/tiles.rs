@@ -7,9 +7,9 @@
 //! its box then ends at the border of the tile.
 //!
 //! Two detections from different tiles show the same object if they have the same class, and if the parts of their boxes inside the area
-//! that both tiles see have an IoU above [`SAME_OBJECT_IOU`]. For a cut box and the box of the whole object, this compares the same part of
-//! the object. Detections of one tile are never merged, because the decoder has already suppressed overlapping boxes: an object has at most one
-//! detection of each tile, the one with the largest IoU.
+//! that both tiles see have an IoU (intersection over union) above [`SAME_OBJECT_IOU`]. For a cut box and the box of the whole object, this
+//! compares the same part of the object. Detections of one tile are never merged, because the decoder has already suppressed overlapping
+//! boxes: an object has at most one detection of each tile, the one with the largest IoU.
 //!
 //! Of the detections of an object, the one with the highest confidence remains, and boxes that no tile cuts come first. If all boxes of an
 //! object are cut, the box becomes the rectangle around all of them; keypoints and attributes are those of the detection with the highest
@@ -26,9 +26,9 @@ use crate::frame::{Detection, PixelRect, Point, Rect, Size};
 pub const SAME_OBJECT_IOU: f32 = 0.5;
 /// Maximum number of detections that are merged. The time of merging grows with the square of this number.
 const MAX_MERGED: usize = 4096;
-/// A box is cut by a tile if it ends at most this far from a border of the tile, as a fraction of the tile's width or height.
+/// A box counts as cut by a tile if it ends at most this far from a border of the tile, as a fraction of the tile's width or height.
 const CUT_MARGIN: f32 = 0.01;
-/// Maximum number of columns and of rows.
+/// Maximum number of columns, and maximum number of rows.
 const MAX_PER_SIDE: u32 = 16;
 /// Maximum number of tiles that [`TileCount::Auto`] selects. Together with the whole frame, they fit into a batch of 32.
 const MAX_AUTO_TILES: u32 = 31;
@@ -116,7 +116,8 @@ impl Tiles {
             let largest = f64::from(input.max(1)) * scale;
             (1..=MAX_PER_SIDE).find(|&n| f64::from(frame) / share_of_tiles(n, self.overlap()) <= largest).unwrap_or(MAX_PER_SIDE)
         };
-        // A frame has less than 2^32 pixels per side, so the last scale needs only one tile.
+        // If there are too many tiles, try larger tiles. A frame has less than 2^32 pixels per side, so at the last scale, one tile is
+        // enough.
         let scales = std::iter::successors(Some(AUTO_SCALE), |scale| Some(scale * 1.25)).take(100);
         scales
             .map(|scale| (side(frame.width, input.width, scale), side(frame.height, input.height, scale)))
@@ -130,12 +131,12 @@ impl Tiles {
     }
 }
 
-/// Extent of the frame as a multiple of the extent of a tile, with `n` overlapping tiles side by side.
+/// Width of the frame divided by the width of a tile, if `n` overlapping tiles side by side cover the frame. The same holds for heights.
 fn share_of_tiles(n: u32, overlap: f32) -> f64 {
     f64::from(n) - f64::from(n - 1) * f64::from(overlap)
 }
 
-/// Returns the first pixel and the number of pixels of `n` overlapping parts of an extent.
+/// Divides a width or height into `n` overlapping parts. Returns the first pixel and the number of pixels of each part.
 fn spans(extent: u32, n: u32, overlap: f32) -> Vec<(u32, u32)> {
     // Subtract the rounding error of the overlap first, so that the extent is not rounded up by a whole pixel.
     let of_tile = ((f64::from(extent) / share_of_tiles(n, overlap) - 1e-3).ceil() as u32).clamp(1, extent.max(1));
@@ -210,7 +211,8 @@ pub struct TileDetection {
 /// Panics if `area_idx` of a detection is not an index of `areas`.
 pub fn merge(mut found: Vec<TileDetection>, areas: &[PixelRect], frame: Size) -> Vec<Detection> {
     let is_cut = |found: &TileDetection| is_cut(&found.detection.rect, &areas[found.area_idx], frame);
-    // At equal confidence, a later area comes first: boxes in tiles are more precise than boxes in the whole frame, which is the first area.
+    // At equal confidence, a later area comes first: boxes in tiles are more precise than boxes in the whole frame, which is the first
+    // area.
     found.sort_by(|a, b| b.detection.confidence.total_cmp(&a.detection.confidence).then(b.area_idx.cmp(&a.area_idx)));
     found.truncate(MAX_MERGED);
     // Boxes that are not cut come first, so each of them collects its cut parts.

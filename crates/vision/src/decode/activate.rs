@@ -1,4 +1,5 @@
-//! Applies the last activation of a detector before decoding, for exports that lack it. The scores then are probabilities.
+//! Applies the last activation (sigmoid or softmax) of a detector before decoding, for exports that lack it. The scores are then
+//! probabilities.
 
 use std::borrow::Cow;
 

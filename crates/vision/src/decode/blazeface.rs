@@ -1,5 +1,6 @@
-//! BlazeFace (Bazarevsky et al., 2019), and the detectors of palms and persons of MediaPipe: boxes and keypoints relative to the centers of
-//! cells, in pixels, and a score before sigmoid. MediaPipe averages overlapping boxes; here, the best box suppresses the others.
+//! BlazeFace (Bazarevsky et al., 2019), and the detectors of palms and persons of MediaPipe. For each cell of a grid, the outputs have
+//! boxes and keypoints relative to the center of the cell, in pixels, and a score before sigmoid. MediaPipe averages overlapping boxes;
+//! here, the best box suppresses the others.
 
 use super::activate::sigmoid;
 use super::grid::Grid;
@@ -7,10 +8,10 @@ use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, diffe
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
-/// A grid: its stride in pixels, and the number of rows per cell.
+/// A grid: its stride (side of a cell) in pixels, and the number of output rows per cell.
 type Cells = (u32, usize);
 
-/// The grids of the published models. At one input size, their numbers of rows differ.
+/// The grids of the published models. The number of output rows identifies the grids, because it differs between them for each input size.
 const LAYOUTS: [&[Cells]; 4] = [
     // Faces at short range; palms at 192x192.
     &[(8, 2), (16, 6)],
@@ -73,7 +74,7 @@ fn n_rows(layout: &[Cells], input: Size) -> usize {
     layout.iter().map(|&(stride, n_each)| Grid::new(input, stride).n_cells() * n_each).sum()
 }
 
-/// Finds the outputs and the grids. If the number of rows is unknown, the first grids are returned.
+/// Finds the outputs and the grids. If the number of rows is dynamic, returns the first entry of [`LAYOUTS`] that the input size permits.
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<Found> {
     let has_keypoints = |n_columns: usize| {
         n_columns == usize::MAX || (n_columns >= N_LEADING && n_columns.is_multiple_of(2) && n_columns <= N_LEADING + 2 * MAX_KEYPOINTS)

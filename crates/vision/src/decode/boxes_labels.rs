@@ -10,7 +10,7 @@ use super::{
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. If the model lacks the second output, there is one class.
+/// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. If the model lacks the second output, all boxes have class 0.
 #[derive(Debug)]
 pub(super) struct BoxesLabels {
     /// How the third output, `[N, h, w]`, is read; `None` if it is not read.

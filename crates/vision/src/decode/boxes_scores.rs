@@ -1,5 +1,5 @@
-//! Decoded boxes and class scores in two outputs, before NMS: SSD, DAMO-YOLO, PP-YOLOE and similar detectors. For each prior or cell the
-//! outputs have corners and a score for each class. One row can result in boxes of several classes.
+//! Decoded boxes and class scores in two outputs, before NMS: SSD, DAMO-YOLO, PP-YOLOE and similar detectors. For each prior (anchor box)
+//! or cell, the outputs have corners and a score for each class. One row can result in boxes of several classes.
 
 use serde::Deserialize;
 

@@ -1,7 +1,8 @@
-//! EfficientDet (Tan et al., 2020) without its post-processing, such as EfficientDet-Lite: offsets of boxes from anchors, and class scores.
+//! EfficientDet (Tan et al., 2020) and EfficientDet-Lite without post-processing in the model: offsets of boxes from anchors, and class
+//! scores. Anchors are boxes of fixed positions and sizes.
 //!
-//! Anchors are at the centers of the cells of five grids with strides of 8 to 128 pixels. Each cell has three sizes, and for each size an
-//! anchor of each aspect ratio. Models with TensorFlow Lite's post-processing need the decoder `tf-ssd` instead.
+//! The anchors are at the centers of the cells of five grids with strides of 8 to 128 pixels. Each cell has three sizes, and for each size
+//! an anchor of each aspect ratio. Models with TensorFlow Lite's post-processing need the decoder `tf-ssd` instead.
 
 use serde::Deserialize;
 

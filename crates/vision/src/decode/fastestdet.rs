@@ -1,5 +1,5 @@
-//! FastestDet (dog-qiuqiu, 2022), an anchor-free detector with one grid. Each cell has objectness and class scores (after sigmoid and
-//! softmax), the offset of the center before tanh, and the size before sigmoid.
+//! FastestDet (dog-qiuqiu, 2022), an anchor-free detector with one grid. Each cell has objectness (after sigmoid), class scores (after
+//! softmax), the offset of the box center from the cell (before tanh), and the size as a fraction of the input (before sigmoid).
 
 use super::activate::sigmoid;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, only, unexpected};
@@ -57,7 +57,7 @@ impl BoxScheme for FastestDet {
     }
 }
 
-/// Returns the index of the only map with enough channels, whose cells divide the input.
+/// Returns the index of the only map with enough channels whose cells have a whole number of pixels of the input.
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
     let divides = |pixels: u32, cells: usize| cells == usize::MAX || (cells > 0 && (pixels as usize).is_multiple_of(cells));
     let is_map = |shape: &[usize]| match *shape {

@@ -15,7 +15,7 @@ pub struct Gallery {
     names: Vec<Arc<str>>,
     /// For each name, its index in `names`.
     idx_of_name: HashMap<Arc<str>, u32>,
-    /// All vectors in sequence, each divided by its length.
+    /// All vectors in sequence, each divided by its Euclidean length.
     vectors: Vec<f32>,
     /// For each vector, the index of its name.
     name_idxs: Vec<u32>,
@@ -64,8 +64,8 @@ impl Gallery {
         self.n_values
     }
 
-    /// Returns the index of the name whose vector has the smallest angle to this vector, and the dot product with this vector of length 1. Of
-    /// equal products, returns the first.
+    /// Returns the index of the name whose stored vector has the smallest angle to `vector`, and the dot product of these two vectors.
+    /// Stored vectors have length 1, so the largest product belongs to the smallest angle. Of equal products, returns the first.
     fn nearest(&self, vector: &[f32]) -> (u32, f32) {
         let products = self.vectors.chunks_exact(self.n_values.max(1)).map(|known| dot_product(known, vector));
         let larger = |best: (u32, f32), (&name_idx, product): (&u32, f32)| if product > best.1 { (name_idx, product) } else { best };
@@ -75,7 +75,7 @@ impl Gallery {
 
 /// The dot product of two vectors with the same number of values.
 fn dot_product(one: &[f32], other: &[f32]) -> f32 {
-    // Compute the sum of each of 16 lanes first, because the compiler vectorizes this loop.
+    // Compute 16 sums first, each of every 16th product, because the compiler converts this loop to vector instructions.
     let ((one, rest_of_one), (other, rest_of_other)) = (one.as_chunks::<16>(), other.as_chunks::<16>());
     let mut sums = [0.0; 16];
     for (one, other) in one.iter().zip(other) {

@@ -132,7 +132,7 @@ fn pixels(min: f32, max: f32, limit: u32) -> Option<std::ops::Range<usize>> {
     (!pixels.is_empty()).then_some(pixels)
 }
 
-/// The two cells of a map around a position, and the weight of the second cell.
+/// A position in a map, for linear interpolation: the two cells around it, and the weight of the second cell.
 #[derive(Debug, Clone, Copy)]
 struct Tap {
     first: usize,
@@ -158,7 +158,7 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// Number of table entries. The table covers logits from -8 to 8; Logit 0 is at the beginning of an entry, so no entry contains both
+    /// Number of table entries. The table covers logits from -8 to 8. Logit 0 is at the beginning of an entry, so no entry contains both
     /// negative and positive logits.
     const N: usize = 4096;
     const PER_UNIT: f32 = Self::N as f32 / 16.0;

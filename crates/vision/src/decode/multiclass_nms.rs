@@ -1,5 +1,6 @@
-//! The list format of Paddle's operation `multiclass_nms`: class, score and corners in input pixels. Exports of PaddleDetection end with
-//! it: PP-YOLOE, PP-YOLO, PicoDet, and RT-DETR, whose list has the same columns. The model includes NMS, or needs none.
+//! The list format of Paddle's operation `multiclass_nms`: class, score and corners in input pixels. PP-YOLOE, PP-YOLO and PicoDet, as
+//! PaddleDetection exports them, end with this operation. The list of its RT-DETR has the same columns. The model includes NMS, or needs
+//! none.
 
 use super::{BoxScheme, Coordinates, Output, Port, RawDetection, Results, class_of, only, unexpected};
 use crate::frame::{Rect, Size};

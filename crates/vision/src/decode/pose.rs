@@ -31,7 +31,8 @@ fn read_skeleton(section: &mut Section<'_>) -> Result<Arc<Skeleton>> {
     skeleton(keypoint_names, edges).map(Arc::new)
 }
 
-/// Outputs `[1, K, width * ratio]` and `[1, K, height * ratio]`: for each keypoint, scores of its column and of its row.
+/// Outputs `[1, K, width * n]` and `[1, K, height * n]`: for each keypoint, a score for each column and for each row of the input, in steps
+/// of 1/n pixel.
 #[derive(Debug)]
 pub(super) struct SimCc {
     skeleton: Arc<Skeleton>,
@@ -138,7 +139,7 @@ impl Decoder for MoveNet {
     }
 }
 
-/// Converts triples of y and x in fractions of the input, and confidence. Incomplete triples are ignored.
+/// Converts triples (y and x in fractions of the input, confidence) to keypoints in input pixels. An incomplete triple is ignored.
 fn keypoints(values: &[f32], input: Size) -> Vec<Keypoint> {
     let (width, height) = (input.width as f32, input.height as f32);
     let keypoint = |&[y, x, confidence]: &[f32; 3]| {

@@ -1,15 +1,16 @@
 //! Plausibility statistics: whether the first outputs of a model match its decoder.
 //!
 //! A model with a wrong description usually finds nothing and reports no error. The output values indicate the reason. Boxes smaller than a
-//! pixel are fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts
-//! such values over several frames. The caller compares the counts with the description and suggests corrections.
+//! pixel are fractions of the input. Corners in the wrong order are offsets from priors (anchor boxes). Scores outside 0 to 1 are logits
+//! (scores before the activation). A survey counts such values over several frames. The caller compares the counts with the description
+//! and suggests corrections.
 
 use super::{Output, RawDetection};
 use crate::frame::{Rect, Size};
 
 /// Tolerance of scores around 0..=1, for quantized models.
 const SCORE_TOLERANCE: f32 = 0.02;
-/// Coordinates up to this value are fractions of the input, if the input has at least [`MIN_INPUT`] pixels per axis.
+/// Boxes with coordinates up to this value are probably in fractions of the input, if the input has at least [`MIN_INPUT`] pixels per axis.
 const MAX_PART: f32 = 4.0;
 const MIN_INPUT: u32 = 16;
 /// A box larger than this multiple of the input is implausible.

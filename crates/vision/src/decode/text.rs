@@ -154,7 +154,8 @@ struct DbKeys {
     unclip_ratio: Option<f32>,
 }
 
-/// Text detection. Output `[1, 1, h, w]`: the probability that a pixel is inside the shrunk area of a line.
+/// Text detection. Output `[1, 1, h, w]`: the probability that a pixel is inside the core of a line of text. The model is trained with
+/// shrunk lines, so that neighboring lines do not touch. So the decoder enlarges the lines by `unclip-ratio`.
 #[derive(Debug)]
 pub(super) struct Db {
     pixel_threshold: f32,
@@ -229,8 +230,8 @@ impl BoxScheme for Db {
     }
 }
 
-/// Finds the connected areas of cells above a threshold. Diagonal neighbors are connected. Returns for each area the two ends of its runs
-/// of cells, from top to bottom.
+/// Finds the connected areas of cells above a threshold. Diagonal neighbors are connected. Returns for each area the first and the last
+/// cell of each of its runs, from top to bottom. A run is a sequence of neighboring cells in a row.
 fn components(data: &[f32], columns: usize, threshold: f32) -> Vec<Vec<(f32, f32)>> {
     /// A run of cells in a row, and the area to which it belongs.
     struct Run {

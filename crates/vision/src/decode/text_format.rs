@@ -16,7 +16,7 @@ pub(super) struct FormatKeys {
     text: Option<String>,
 }
 
-/// Formats of a text. Without formats, every text is accepted.
+/// Formats of a text. Without formats, every text is reported.
 #[derive(Debug, Default)]
 pub(super) struct TextFormats {
     is_uppercase: bool,

@@ -1,5 +1,6 @@
-//! YOLOv10, YOLO26, RT-DETR exports and similar models with a list of final boxes: corners in input pixels, score, class, and mask
-//! coefficients, keypoints or an angle. With an angle, rows have center and size instead of corners. The model includes NMS, or needs none.
+//! YOLOv10, YOLO26, RT-DETR exports and similar models with a list of final boxes: corners, score, class, and mask coefficients, keypoints
+//! or an angle. With an angle, or with `box-format = "center"`, rows have center and size instead of corners. The model includes NMS, or
+//! needs none.
 
 use serde::Deserialize;
 
@@ -10,7 +11,7 @@ use super::{
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Number of columns before the additional values: corners, score, class.
+/// Number of columns before the additional values: corners (or center and size), score, class.
 const N_LEADING: usize = 6;
 
 /// Output `[1, N, 6 + additional values]`, and prototypes for masks.
