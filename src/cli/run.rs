@@ -105,7 +105,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10", value_parser = parse_timeout)]
     source_timeout: Timeout,
     /// When to open a camera or network source again: on-error: if it fails or its connection ends; always: also after a regular end.
-    /// Default: on-error for live sources, but an error at once if the first connection is refused
+    /// Default: on-error for live sources, but an error at once if the camera rejects the first request
     #[arg(long, value_name = "POLICY", value_parser = parse_policy())]
     restart: Option<RestartPolicy>,
     /// End a stream if its lost source delivers no frame for this long, such as 90s or 12h; without it, roiflow tries until the source is
@@ -579,7 +579,11 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     }
     for stage in &stats.stages {
         let steps: Vec<String> = stage.steps.iter().map(|(step, time)| format!("{step} {:.2} ms", milliseconds(*time))).collect();
-        line(&stage.name, format!("{} runs on {}: {}", stage.n_runs, stage.device, steps.join(", ")));
+        let runs = match stage.n_runs {
+            0 => "no runs".to_owned(),
+            n_runs => format!("{n_runs} runs on {}: {}", stage.device, steps.join(", ")),
+        };
+        line(&stage.name, runs);
     }
     line("dropped", format!("{} frames; inference failed on {}", stats.n_dropped, stats.n_failed));
     for frames in &stats.not_inferred {
@@ -587,7 +591,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
     }
     if stats.n_restarts > 0 {
-        line("restarts", format!("{} after a lost source; {:.1} s without the source", stats.n_restarts, stats.time_down.as_secs_f64()));
+        line("restarts", format!("{} of the source; {:.1} s without it", stats.n_restarts, stats.time_down.as_secs_f64()));
     }
     let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_images).sum();
     if n_skipped > 0 {
@@ -614,7 +618,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
 
 /// Returns a command that shows the results, for the summary.
 fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
-    let first = all.iter().find(|stream| stream.ended.is_ok())?;
+    let first = all.iter().find(|stream| stream.ended.as_ref().is_ok_and(|ending| ending.stats.n_frames > 0))?;
     let of_stream = |path: &Path| path.to_string_lossy().replace("{stream}", &first.name);
     // The command can name a file, but neither standard output nor a set of image files.
     let is_file = |path: &&PathBuf| path.as_os_str() != "-" && !path.to_string_lossy().contains("{source}");

@@ -53,8 +53,8 @@ enum Order {
     Fps,
     /// Highest latency first
     Latency,
-    /// Most dropped frames first
-    Dropped,
+    /// Most missed frames first
+    Missed,
     /// Most restarts first
     Restarts,
 }
@@ -66,7 +66,7 @@ impl Order {
             's' => Self::State,
             'f' => Self::Fps,
             'l' => Self::Latency,
-            'd' => Self::Dropped,
+            'm' => Self::Missed,
             'r' => Self::Restarts,
             _ => return None,
         })
@@ -78,13 +78,15 @@ impl Order {
             Self::State => 1,
             Self::Fps => 2,
             Self::Latency => 3,
-            Self::Dropped => 5,
+            Self::Missed => 5,
             Self::Restarts => 6,
         }
     }
 }
 
-const HEADS: [&str; 8] = ["NAME", "STATE", "FPS", "LATENCY", "FRAMES", "DROPPED", "RESTARTS", "DETAILS"];
+/// Reasons of skipped frames that the user has chosen.
+const CHOSEN: [&str; 2] = ["inference-interval", "motion-threshold"];
+const HEADS: [&str; 8] = ["NAME", "STATE", "FPS", "LATENCY", "FRAMES", "MISSED", "RESTARTS", "DETAILS"];
 
 /// A stream as the table shows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,20 +96,23 @@ struct Stream {
     fps: f64,
     latency_ms: Option<f64>,
     frames: u64,
-    dropped: u64,
+    /// Number of frames without inference because it was too slow: dropped frames, and frames that were skipped against the user's wish.
+    missed: u64,
     restarts: u64,
-    /// The error, or the reasons of dropped frames.
+    /// The error, or the reasons of missed frames.
     details: String,
 }
 
 impl Stream {
     fn of(view: &Value) -> Self {
         let text = |key: &str| OneLine(view[key].as_str().unwrap_or_default()).to_string();
-        let dropped = view["dropped"].as_array().map_or(&[][..], Vec::as_slice);
-        let n_frames = |dropped: &Value| dropped["frames"].as_u64().unwrap_or(0);
-        let reasons = dropped.iter().filter(|dropped| n_frames(dropped) > 0).map(|dropped| {
-            let text = |key: &str| OneLine(dropped[key].as_str().unwrap_or_default()).to_string();
-            format!("{} by {} ({})", n_frames(dropped), text("element"), text("reason"))
+        let all = |key: &str| view[key].as_array().map_or(&[][..], Vec::as_slice).iter();
+        let skipped = all("skipped").filter(|frames| !CHOSEN.contains(&frames["reason"].as_str().unwrap_or_default()));
+        let n_frames = |frames: &Value| frames["frames"].as_u64().unwrap_or(0);
+        let missed: Vec<&Value> = all("dropped").chain(skipped).filter(|frames| n_frames(frames) > 0).collect();
+        let reasons = missed.iter().map(|frames| {
+            let text = |key: &str| OneLine(frames[key].as_str().unwrap_or_default()).to_string();
+            format!("{} by {} ({})", n_frames(frames), text("element"), text("reason"))
         });
         let reasons = reasons.collect::<Vec<_>>().join(", ");
         Self {
@@ -116,7 +121,7 @@ impl Stream {
             fps: view["fps"].as_f64().unwrap_or(0.0),
             latency_ms: view["latency_ms"].as_f64(),
             frames: view["frames"].as_u64().unwrap_or(0),
-            dropped: dropped.iter().map(n_frames).sum(),
+            missed: missed.iter().map(|frames| n_frames(frames)).sum(),
             restarts: view["restarts"].as_u64().unwrap_or(0),
             details: if view["error"].is_null() { reasons } else { text("error") },
         }
@@ -129,7 +134,7 @@ impl Stream {
             format!("{:.1}", self.fps),
             self.latency_ms.map_or_else(|| "-".to_owned(), |latency| format!("{latency:.1} ms")),
             self.frames.to_string(),
-            self.dropped.to_string(),
+            self.missed.to_string(),
             self.restarts.to_string(),
             self.details.clone(),
         ]
@@ -168,7 +173,7 @@ impl View {
                 Order::State => (a.state == "running").cmp(&(b.state == "running")).then(a.state.cmp(&b.state)),
                 Order::Fps => a.fps.total_cmp(&b.fps),
                 Order::Latency => b.latency_ms.unwrap_or(0.0).total_cmp(&a.latency_ms.unwrap_or(0.0)),
-                Order::Dropped => b.dropped.cmp(&a.dropped),
+                Order::Missed => b.missed.cmp(&a.missed),
                 Order::Restarts => b.restarts.cmp(&a.restarts),
             };
             by.then_with(|| a.name.cmp(&b.name))
@@ -202,7 +207,7 @@ impl View {
         frame.render_widget(Line::from(vec!["roiflow top  ".bold(), Span::raw(summary)]), title);
         let last = match &self.error {
             Some(error) => Line::from(OneLine(error).to_string()).fg(Color::Red),
-            None => Line::from("q quit   order: n name, s state, f fps, l latency, d dropped, r restarts   arrows scroll"),
+            None => Line::from("q quit   order: n name, s state, f fps, l latency, m missed, r restarts   arrows scroll"),
         };
         frame.render_widget(Paragraph::new(last), help);
         let shown: Vec<&Stream> = self.streams.iter().skip(self.first).collect();
@@ -298,8 +303,9 @@ mod tests {
     fn view() -> View {
         let stream = |name: &str, state: &str, fps: f64, dropped: u64| {
             let dropped = json!([{"element": "detect", "reason": "queue-policy", "frames": dropped}]);
+            let skipped = json!([{"element": "age", "reason": "max-latency", "frames": 3}, {"element": "age", "reason": "inference-interval", "frames": 50}]);
             Stream::of(
-                &json!({"name": name, "state": state, "fps": fps, "latency_ms": 12.34, "frames": 100, "dropped": dropped, "restarts": 1, "error": null}),
+                &json!({"name": name, "state": state, "fps": fps, "latency_ms": 12.34, "frames": 100, "dropped": dropped, "skipped": skipped, "restarts": 1, "error": null}),
             )
         };
         let failed = json!({"name": "gate", "state": "failed", "fps": 0.0, "latency_ms": null, "frames": 0, "dropped": [], "restarts": 3, "error": "no\nsuch camera"});
@@ -324,13 +330,13 @@ mod tests {
         view.sort();
         let lines = lines(&view);
         assert_eq!(lines[0], "roiflow top  http://host  2 of 3 streams running, 37.5 frames per second");
-        assert!(lines[1].starts_with("NAME  STATE    FPS   LATENCY  FRAMES  DROPPED  RESTARTS  DETAILS"), "{lines:?}");
+        assert!(lines[1].starts_with("NAME  STATE    FPS   LATENCY  FRAMES  MISSED  RESTARTS  DETAILS"), "{lines:?}");
         assert!(lines[2].starts_with("door  running  12.5  12.3 ms  100"), "{lines:?}");
         assert!(
             lines[3].starts_with("gate  failed   0.0   -") && !lines[3].contains('\n') && lines[3].contains("such camera"),
             "{lines:?}"
         );
-        assert!(lines[4].contains("7 by detect (queue-policy)"), "{lines:?}");
+        assert!(lines[4].contains("100     10      1         7 by detect (queue-policy), 3 by age (max-latency)"), "{lines:?}");
         assert!(lines[7].starts_with("q quit"), "{lines:?}");
         view.error = Some("cannot reach the server".to_owned());
         let lines = self::lines(&view);
@@ -345,7 +351,7 @@ mod tests {
             ('n', ["door", "gate", "yard"]),
             ('s', ["gate", "door", "yard"]),
             ('f', ["gate", "door", "yard"]),
-            ('d', ["yard", "door", "gate"]),
+            ('m', ["yard", "door", "gate"]),
             ('r', ["gate", "door", "yard"]),
             ('l', ["door", "yard", "gate"]),
             ('x', ["door", "yard", "gate"]),

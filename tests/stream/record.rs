@@ -51,13 +51,18 @@ fn clips(folder: &Folder) -> Vec<PathBuf> {
 
 /// Decodes a clip. Returns the number of each frame, by its bar, and checks that timestamps begin at 0 without gaps.
 fn decode(path: &Path) -> Vec<u64> {
+    decode_from(gst::ClockTime::ZERO, path)
+}
+
+/// Like [`decode`], for a clip whose timestamps begin at `begin`.
+fn decode_from(begin: gst::ClockTime, path: &Path) -> Vec<u64> {
     let line = "filesrc name=file ! qtdemux ! h264parse ! avdec_h264 ! videoconvert ! video/x-raw,format=GRAY8 ! fakesink name=sink";
     let pipeline = pipeline(line);
     pipeline.by_name("file").unwrap().set_property("location", path.to_str().unwrap());
     let decoded = Arc::new(Mutex::new(Vec::new()));
     let found = decoded.clone();
     on_buffers(&pipeline, "sink", "sink", move |n, buffer| {
-        assert_eq!(buffer.pts(), Some(FRAME_TIME * n));
+        assert_eq!(buffer.pts(), Some(begin + FRAME_TIME * n));
         let map = buffer.map_readable().unwrap();
         let row = &map[SIZE.width as usize * 40..][..SIZE.width as usize];
         found.lock().unwrap().push(row.iter().position(|value| *value > 128).unwrap() as u64);
@@ -179,6 +184,32 @@ fn encoded_video_is_not_encoded_again() {
     assert_eq!(clip.len(), 19);
     assert!(clip == original[20..39], "the clip has the bytes of the source");
     assert_eq!(records(&folder)[0]["event_timestamp"].as_u64(), Some(28 * 40_000_000));
+}
+
+/// With B-frames, the first frames of a file have decoding times before the first frame is shown.
+#[test]
+fn clip_at_the_beginning_of_a_file_with_b_frames_has_its_first_frames() {
+    let folder = Folder::new("record b-frames");
+    let source = folder.file("source.mp4");
+    let encode = pipeline(&format!(
+        "appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! x264enc bframes=2 b-adapt=false key-int-max=10 ! video/x-h264,profile=main \
+         ! mp4mux ! filesink location=\"{source}\""
+    ));
+    feed(&encode, &caps("RGB", SIZE), (0..30).map(frame));
+    assert_eq!(run(&encode).error, None);
+    let line = format!(
+        "filesrc location=\"{source}\" ! qtdemux ! h264parse ! tee name=camera roirecord name=record pre-roll=200 post-roll=0 folder=\"{}\" \
+         ! fakesink camera. ! queue ! record.video camera. ! queue ! avdec_h264 ! identity name=attach ! record.sink",
+        folder.file("clips"),
+    );
+    let pipeline = pipeline(&line);
+    attach(&pipeline, move |n| results(SIZE, n, if n == 1 { vec![object()] } else { vec![] }));
+    assert_eq!(run(&pipeline).error, None);
+    let clips = clips(&folder);
+    assert_eq!(clips.len(), 1);
+    // The first frame is shown when two more frames are decoded.
+    let frames = decode_from(FRAME_TIME * 2, &clips[0]);
+    assert!(frames.len() < 20 && frames.starts_with(&[0, 1]), "{frames:?}");
 }
 
 #[test]

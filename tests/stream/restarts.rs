@@ -98,7 +98,7 @@ fn killed_camera_comes_back_with_other_size() {
     let (video, colors) = (running.video.clone(), running.colors.clone());
     let (code, said, _) = running.end();
     assert_eq!(code, Some(0), "{said}");
-    check(&said, &["trying again until it is back", "the source is back after", "restarts  ", "after a lost source"]);
+    check(&said, &["trying again until it is back", "the source is back after", "restarts  ", "of the source; "]);
     let lines = check_order(&json);
     let n_small = lines.iter().filter(|line| !is_large(line)).count();
     assert!(n_small >= 10 && lines[n_small..].iter().all(is_large));

@@ -141,7 +141,7 @@ impl ClassifyWork {
                 element,
                 gst::ResourceError::Settings,
                 (
-                    "`{}` aligns objects by {} keypoints (`align` in its description {}), but some objects have fewer keypoints, or all in one point: their boxes are classified without alignment; use a detector with such keypoints, for faces YuNet, SCRFD, RetinaFace or CenterFace. This warning appears only once",
+                    "`{}` aligns objects by {} keypoints (`align` in its description {}), but some objects have fewer keypoints, or all in one point: their boxes are classified without alignment; use a detector with such keypoints, for faces YuNet, SCRFD, RetinaFace, CenterFace or BlazeFace. This warning appears only once",
                     stages::OneLine(&spec.model_name),
                     spec.crop.align.len(),
                     stages::Printable(&spec.source.to_string())

@@ -8,6 +8,7 @@ use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
 
 use super::clip::text_of;
+use super::decoding_time;
 
 /// Maximum number of frames that wait for the encoder. At this number, the stream waits.
 const MAX_WAITING: u64 = 8;
@@ -66,8 +67,8 @@ impl Encoder {
             if let (Some(buffer), Some(caps)) = (sample.buffer_owned(), sample.caps_owned()) {
                 // Use the running time, because the encoder shifts the timestamps and the segment by the same time.
                 let segment = sample.segment().and_then(|segment| segment.downcast_ref::<gst::ClockTime>());
-                let time = segment.and_then(|segment| segment.to_running_time(buffer.dts().or(buffer.pts())));
-                on_frame(buffer, caps, time.map(gst::ClockTime::nseconds));
+                let time = segment.and_then(|segment| decoding_time(segment, &buffer));
+                on_frame(buffer, caps, time);
             }
             Ok(gst::FlowSuccess::Ok)
         };

@@ -20,6 +20,7 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 use serde::Serialize;
 
+use super::decoding_time;
 use super::encoder::Encoder;
 use super::recorder::Durations;
 use super::worker::{Clip, Input, OnClip, Options, PREFIX, Worker};
@@ -488,7 +489,10 @@ impl RoiRecord {
         else {
             return Err(gst::FlowError::Flushing);
         };
-        let running_time = segment.to_running_time(buffer.dts_or_pts()).map(gst::ClockTime::nseconds);
+        let running_time = match video {
+            Video::Encoded => decoding_time(&segment, &buffer),
+            _ => segment.to_running_time(buffer.dts_or_pts()).map(gst::ClockTime::nseconds),
+        };
         let stream_time = segment.to_stream_time(buffer.pts()).map(gst::ClockTime::nseconds);
         if let Some(running_time) = running_time {
             match video {
@@ -644,9 +648,9 @@ impl RoiRecord {
 
     fn video_chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let segment = self.with_state(|state| state.video_segment.clone()).ok_or(gst::FlowError::Flushing)?;
-        if let Some(running_time) = segment.to_running_time(buffer.dts_or_pts()) {
+        if let Some(running_time) = decoding_time(&segment, &buffer) {
             let stream_time = segment.to_stream_time(buffer.pts()).map(gst::ClockTime::nseconds);
-            self.send(Input::Frame { buffer, running_time: running_time.nseconds(), stream_time });
+            self.send(Input::Frame { buffer, running_time, stream_time });
         }
         Ok(gst::FlowSuccess::Ok)
     }

@@ -42,3 +42,14 @@ glib::wrapper! {
 
 /// Name of the structure in the element message of a complete clip.
 pub const CLIP: &str = "roirecord-clip";
+
+/// Returns the running time at which an encoded frame is decoded, in nanoseconds. `None` if the frame has no timestamp, or is after the end of
+/// the segment.
+///
+/// With B-frames, the first frames of a file are decoded before the first frame is shown, which can be before the segment begins. Their time
+/// is the beginning of the segment, so that a clip has these frames, too.
+fn decoding_time(segment: &gst::FormattedSegment<gst::ClockTime>, buffer: &gst::BufferRef) -> Option<u64> {
+    let time = buffer.dts_or_pts()?;
+    let begin = segment.start().filter(|begin| time < *begin);
+    segment.to_running_time(begin.unwrap_or(time)).map(gst::ClockTime::nseconds)
+}

@@ -163,7 +163,7 @@ impl Device for OpenVinoDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        let description = "OpenVINO, reads ONNX and OpenVINO IR".to_owned();
+        let description = "OpenVINO, reads ONNX, OpenVINO IR and TensorFlow Lite".to_owned();
         match self.api() {
             Ok((api, path)) => {
                 let mut properties = vec![("engine", format!("OpenVINO {}", api.version))];
