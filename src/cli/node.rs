@@ -19,7 +19,7 @@ use super::service::Service;
 use super::signals;
 use super::terminal::Terminal;
 use crate::elements;
-use crate::pipeline;
+use crate::pipeline::{self, SpoolFolder};
 use crate::redaction::Secrets;
 use crate::serve::{Destinations, Pipelines};
 use crate::{folders, stages};
@@ -108,7 +108,8 @@ pub(super) fn node(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
         [Role::Viewer, Role::Operator].into_iter().for_each(|role| tokens.accept(role, key.token(role)));
     }
     stages::Engine::of_process().set_cache_folder(folders::model_cache());
-    let destinations = Destinations { spool: Some(state.join("spool")), publish: args.results_of(&address, &storage) };
+    let spool = serve::spool(&config)?.unwrap_or_else(|| SpoolFolder { path: state.join("spool"), max_bytes: None, max_age: None });
+    let destinations = Destinations { spool: Some(spool), publish: args.results_of(&address, &storage) };
     let of_backend = terminal.clone();
     let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
     let (listen, rate) = (config.listen, config.limits.requests_per_second);

@@ -169,7 +169,7 @@ fn parse_policy() -> impl TypedValueParser<Value = RestartPolicy> {
         .map(|name| RestartPolicy::ALL.into_iter().find(|policy| policy.name() == name).expect("one of the names"))
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = publish::parse_duration(text)?;
     if duration.is_zero() { Err("expected a duration above 0, got 0".to_owned()) } else { Ok(duration) }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
+use roiflow_server::config::Spool;
 use roiflow_server::policy::Policy;
 use roiflow_server::store::Store;
 use roiflow_server::tls::Tls;
@@ -16,7 +17,7 @@ use roiflow_server::{Config, Registry, Server};
 use super::service::Service;
 use super::signals;
 use super::terminal::Terminal;
-use crate::pipeline::{self, Credentials};
+use crate::pipeline::{self, Credentials, SpoolFolder};
 use crate::serve::{Destinations, Pipelines};
 use crate::{folders, stages};
 
@@ -60,6 +61,9 @@ pub(super) struct Settings {
     /// Folder with the video files that streams may name
     #[arg(long, value_name = "FOLDER")]
     media: Option<PathBuf>,
+    /// Folder in which results wait until the servers of the streams have acknowledged them [default: `roiflow serve`: none, they wait in memory; `roiflow node`: the folder spool in the state]
+    #[arg(long, value_name = "FOLDER")]
+    spool: Option<PathBuf>,
     /// File with users and passwords of inputs by host, as for `roiflow run`
     #[arg(long, value_name = "FILE")]
     input_credentials: Option<PathBuf>,
@@ -93,7 +97,8 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
 
     let store = Store::open(&state).map_err(|error| anyhow!(error))?;
     let of_backend = terminal.clone();
-    let backend = Pipelines::new(credentials, config.pipelines.clone(), Destinations::default(), move |secrets| of_backend.hide(secrets))?;
+    let destinations = Destinations { spool: spool(&config)?, ..Destinations::default() };
+    let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
     let listen = config.listen;
     let registry = Registry::new(Box::new(backend), Policy::new(config), store).map_err(|error| anyhow!(error))?;
     let service = Service::of_process(0);
@@ -119,6 +124,21 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
         bail!("streams did not end within {} s: frames in flight are lost", MAX_END.as_secs());
     }
     Ok(())
+}
+
+/// Returns the spool of the settings.
+pub(super) fn spool(config: &Config) -> anyhow::Result<Option<SpoolFolder>> {
+    let usage = |error: String| anyhow!(pipeline::Error::usage(error));
+    let Spool { folder, max_bytes, max_age } = &config.spool;
+    if *max_bytes == Some(0) {
+        return Err(usage("spool.max-bytes: expected a number of bytes above 0, got 0".to_owned()));
+    }
+    let max_age = max_age.as_deref().map(super::run::parse_duration).transpose();
+    let max_age = max_age.map_err(|error| usage(format!("spool.max-age: {error}")))?;
+    if folder.is_none() && (max_bytes.is_some() || max_age.is_some()) {
+        return Err(usage("spool: expected a folder, because limits of the spool are set, got none. Add `folder` to `[spool]`".to_owned()));
+    }
+    Ok(folder.clone().map(|path| SpoolFolder { path, max_bytes: *max_bytes, max_age }))
 }
 
 /// Returns the scheme of the server's address. Warns if other machines reach the server without encryption.
@@ -173,6 +193,7 @@ impl Settings {
             (&self.pipelines, &mut config.pipelines),
             (&self.models, &mut config.models),
             (&self.media, &mut config.media),
+            (&self.spool, &mut config.spool.folder),
             (&self.tls_cert, &mut config.tls_cert),
             (&self.tls_key, &mut config.tls_key),
         ];

@@ -28,8 +28,8 @@ pub struct Pipelines(Arc<Shared>);
 pub struct Destinations {
     /// Servers that get each line of results.
     pub publish: Vec<String>,
-    /// Folder of the results that are stored until the servers acknowledge them; `None`: they wait in memory.
-    pub spool: Option<PathBuf>,
+    /// Where results are stored until the servers acknowledge them; `None`: they wait in memory.
+    pub spool: Option<SpoolFolder>,
 }
 
 /// The state that the backend and its streams share.
@@ -105,7 +105,7 @@ impl Shared {
             tap,
             real_time: true,
             assignment: start.assignment,
-            spool: self.destinations.spool.clone().map(|path| SpoolFolder { path, max_bytes: None, max_age: None }),
+            spool: self.destinations.spool.clone(),
             ..Outputs::default()
         };
         let plan = Plan::resolve(&spec, &start.parameters, input, outputs.of_stream(&start.name, true))?;

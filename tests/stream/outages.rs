@@ -26,12 +26,12 @@ fn stat(pipeline: &gst::Pipeline, field: &str) -> u64 {
 
 /// Messages without repetitions, and the number of repetitions.
 #[derive(Default)]
-struct Received {
+pub struct Received {
     /// Frame numbers by epoch, in the order of arrival.
-    epochs: BTreeMap<u64, Vec<u64>>,
+    pub epochs: BTreeMap<u64, Vec<u64>>,
     gaps: Vec<Value>,
     n_repeated: usize,
-    ids: std::collections::HashSet<String>,
+    pub ids: std::collections::HashSet<String>,
 }
 
 impl Received {
@@ -51,7 +51,7 @@ impl Received {
     }
 
     /// Receives until `n` different messages have arrived.
-    fn receive(&mut self, from: &Receiver<(String, Vec<u8>)>, n: usize) {
+    pub fn receive(&mut self, from: &Receiver<(String, Vec<u8>)>, n: usize) {
         while self.ids.len() < n {
             let (topic, payload) = from.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{} of {n} messages arrived", self.ids.len()));
             assert_eq!(topic, "roiflow/door");
@@ -60,14 +60,14 @@ impl Received {
     }
 
     /// Receives until the broker ends the connection.
-    fn receive_rest(&mut self, from: &Receiver<(String, Vec<u8>)>) {
+    pub fn receive_rest(&mut self, from: &Receiver<(String, Vec<u8>)>) {
         while let Ok((_, payload)) = from.recv_timeout(LIMIT) {
             self.add(&payload);
         }
     }
 
     /// Asserts that each epoch has all frames from the first on, in order.
-    fn check_complete(&self) {
+    pub fn check_complete(&self) {
         for (epoch, frames) in &self.epochs {
             assert!(frames.iter().copied().eq(0..frames.len() as u64), "epoch {epoch}: {frames:?}");
         }

@@ -33,8 +33,22 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// File with the private key of the certificate.
     pub tls_key: Option<PathBuf>,
+    /// Where results wait on disk for servers that are away.
+    pub spool: Spool,
     /// Limits against overload.
     pub limits: Limits,
+}
+
+/// Where results wait on disk until the servers of `publish` have acknowledged them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Spool {
+    /// Folder of the spool; `None`: results wait in memory, and are lost at the end of the process.
+    pub folder: Option<PathBuf>,
+    /// Maximum size of the results for each server, in bytes; `None`: the default of the program.
+    pub max_bytes: Option<u64>,
+    /// Maximum age of results, such as `12h` or `7d`; `None`: not limited.
+    pub max_age: Option<String>,
 }
 
 /// Limits against overload.
@@ -70,6 +84,7 @@ impl Default for Config {
             hosts: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            spool: Spool::default(),
             limits: Limits::default(),
         }
     }
@@ -91,7 +106,7 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the settings `{shown}`: {error}"))?;
         let mut config: Self = toml::from_str(&text).map_err(|error| format!("the settings `{shown}` are wrong: {error}"))?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let folders = [&mut config.state, &mut config.pipelines, &mut config.models, &mut config.media];
+        let folders = [&mut config.state, &mut config.pipelines, &mut config.models, &mut config.media, &mut config.spool.folder];
         let files = [&mut config.tls_cert, &mut config.tls_key];
         for path in folders.into_iter().chain(files).flatten() {
             *path = folder.join(&*path);
@@ -99,7 +114,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks that operators cannot upload anything but models: the folder of models must be none of the folders of pipelines and of the state.
+    /// Checks that operators cannot upload anything but models: the folder of models must be none of the folders of pipelines, of the state and of
+    /// the spool.
     /// `pipelines` are the folders with pipeline descriptions that the settings do not name. `state` is the folder of the store and of the tokens.
     ///
     /// # Errors
@@ -110,7 +126,8 @@ impl Config {
         let is_same =
             |folder: &Path| folder.canonicalize().ok().is_some_and(|folder| models.canonicalize().is_ok_and(|models| models == folder));
         let of_pipelines = self.pipelines.clone().into_iter().chain(pipelines).map(|folder| ("pipelines", folder));
-        match of_pipelines.chain([("state", state.to_owned())]).find(|(_, folder)| is_same(folder)) {
+        let of_spool = self.spool.folder.clone().map(|folder| ("the spool", folder));
+        match of_pipelines.chain([("the state", state.to_owned())]).chain(of_spool).find(|(_, folder)| is_same(folder)) {
             Some((kind, folder)) => Err(format!(
                 "models: expected a folder for models only, because `upload-models` is set, got `{}`, which is the folder of {kind} `{}`. Use \
                  another folder for models",
@@ -147,7 +164,7 @@ mod tests {
     fn models_are_not_uploaded_to_the_folder_of_pipelines_or_of_the_state() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        ["models", "pipelines", "state"].iter().for_each(|name| std::fs::create_dir(path(name)).unwrap());
+        ["models", "pipelines", "state", "spool"].iter().for_each(|name| std::fs::create_dir(path(name)).unwrap());
         std::os::unix::fs::symlink("models", path("link")).unwrap();
         let config = |pipelines: &str| Config {
             models: Some(path("models")),
@@ -163,6 +180,10 @@ mod tests {
             assert!(config("pipelines").check_uploads([path(wrong)], &state).is_err());
             assert!(config("pipelines").check_uploads([], &path(wrong)).unwrap_err().contains("state"));
             assert_eq!(Config { upload_models: false, ..config(wrong) }.check_uploads([], &state), Ok(()));
+            let spool = |name: &str| Spool { folder: Some(path(name)), ..Spool::default() };
+            assert_eq!(Config { spool: spool("spool"), ..config("pipelines") }.check_uploads([], &state), Ok(()));
+            let error = Config { spool: spool(wrong), ..config("pipelines") }.check_uploads([], &state).unwrap_err();
+            assert!(error.contains("the folder of the spool"), "{error}");
         }
     }
 
@@ -170,10 +191,15 @@ mod tests {
     fn settings_have_defaults_and_relative_paths() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server.toml");
-        std::fs::write(&path, "listen = \"0.0.0.0:80\"\nmodels = \"m\"\n[limits]\nstreams = 3\n").unwrap();
+        std::fs::write(
+            &path,
+            "listen = \"0.0.0.0:80\"\nmodels = \"m\"\n[limits]\nstreams = 3\n[spool]\nfolder = \"s\"\nmax-age = \"7d\"\n",
+        )
+        .unwrap();
         let config = Config::read(&path).unwrap();
         assert_eq!((config.models.as_deref(), config.limits.streams), (Some(&*folder.path().join("m")), 3));
         assert_eq!(config.limits.connections, Limits::default().connections);
+        assert_eq!(config.spool, Spool { folder: Some(folder.path().join("s")), max_bytes: None, max_age: Some("7d".to_owned()) });
         std::fs::write(&path, "listn = \"0.0.0.0:80\"\n").unwrap();
         let error = Config::read(&path).unwrap_err();
         assert!(error.contains("server.toml") && error.contains("unknown field `listn`"), "{error}");
