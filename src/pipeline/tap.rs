@@ -10,13 +10,14 @@ use std::time::SystemTime;
 use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
-use roiflow_images::picture;
+use roiflow_images::{crop, picture};
+use roiflow_vision::Scratch;
 
 use super::Plan;
 use super::compressed::{Compressed, CompressedFrame};
 use crate::elements::publish::capture_time;
 use crate::elements::{buffer, caps, meta};
-use crate::frame::{Frame, FrameResults, Size};
+use crate::frame::{Detection, Frame, FrameResults, PixelRect, Size};
 
 /// Name of the element at which the tap receives frames.
 pub(super) const NAME: &str = "roiflow-tap";
@@ -111,6 +112,27 @@ impl Picture {
     /// Returns an error if the frame cannot be read.
     pub fn jpeg(&self, max_width: u32, boxes: bool) -> Result<Vec<u8>, String> {
         picture::jpeg(&self.frame, boxes.then_some(&*self.results), max_width, picture::QUALITY)
+    }
+
+    /// Cuts out the objects with the highest confidence, at most `max_objects`, as JPEG images whose longer side has at most `max_side` pixels.
+    ///
+    /// # Errors
+    /// Returns an error if the frame cannot be read.
+    pub fn objects(&self, max_objects: usize, max_side: u32) -> Result<Vec<(&Detection, Vec<u8>)>, String> {
+        let mut inside: Vec<(&Detection, PixelRect)> =
+            self.results.detections.iter().filter_map(|found| Some((found, found.rect.to_pixels(self.frame.size())?))).collect();
+        inside.sort_by(|(one, _), (other, _)| other.confidence.total_cmp(&one.confidence));
+        let mut scratch = Scratch::default();
+        let cut = |(found, region)| {
+            let image = crop::cut_smaller(&self.frame, region, max_side, &mut scratch).map_err(|error| error.to_string())?;
+            Ok((found, crop::jpeg(&image, picture::QUALITY).map_err(|error| error.to_string())?))
+        };
+        inside.into_iter().take(max_objects).map(cut).collect()
+    }
+
+    /// Size of the frame in pixels.
+    pub fn size(&self) -> Size {
+        self.frame.size()
     }
 }
 

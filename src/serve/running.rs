@@ -6,10 +6,11 @@ use std::time::Duration;
 use roiflow_server::backend::Status;
 use roiflow_server::events::EventKind;
 use roiflow_server::stream::{Counters, Destination, Histogram, Skipped, Stage, State};
-use roiflow_server::{Failure, Feed, FrameResult, Pixels, Running, Start};
+use roiflow_server::{Cut, Failure, Feed, FrameResult, Pixels, Running, Start};
 
 use super::backend::{Shared, failure};
 use super::video::Encoders;
+use crate::frame::{Detection, PixelRect, Rect};
 use crate::pipeline::stats::{DestinationCounts, LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
 use crate::pipeline::{CompressedFrame, Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
@@ -29,15 +30,15 @@ struct ToFeed {
 
 impl FrameTap for ToFeed {
     fn frame(&self, frame: &TappedFrame<'_>) {
-        if self.feed.wants_picture() {
-            self.feed.give_picture(Arc::new(Shot(frame.picture())));
-        }
         let number = self.feed.publish(FrameResult {
             results: frame.results.clone(),
             timestamp_ns: frame.timestamp_ns,
             pts_ns: frame.pts_ns,
             time: frame.time,
         });
+        if self.feed.wants_picture() {
+            self.feed.give_picture(Arc::new(Shot(frame.picture())), number, frame.time);
+        }
         self.encoders.frame(frame, number, self.feed.video());
     }
 
@@ -56,6 +57,23 @@ struct Shot(Result<Picture, String>);
 impl Pixels for Shot {
     fn jpeg(&self, max_width: u32, boxes: bool) -> Result<Vec<u8>, String> {
         self.0.as_ref().map_err(Clone::clone)?.jpeg(max_width, boxes)
+    }
+
+    fn crops(&self, max_objects: usize, max_side: u32) -> Result<Vec<Cut>, String> {
+        let picture = self.0.as_ref().map_err(Clone::clone)?;
+        let whole = PixelRect::whole(picture.size()).to_rect();
+        let unit = Rect { x: 0.0, y: 0.0, width: 1.0, height: 1.0 };
+        let cut = |(found, jpeg): (&Detection, Vec<u8>)| {
+            let rect = found.rect.moved_with(whole, unit);
+            Cut {
+                label: found.label.as_deref().map_or_else(|| format!("class {}", found.label_id), str::to_owned),
+                confidence: found.confidence,
+                track: found.track.map(|track| track.0.into()),
+                rect: [rect.x, rect.y, rect.x_max(), rect.y_max()].map(|edge| edge.clamp(0.0, 1.0)),
+                jpeg,
+            }
+        };
+        Ok(picture.objects(max_objects, max_side)?.into_iter().map(cut).collect())
     }
 }
 

@@ -99,12 +99,14 @@ mod serve;
 #[cfg(feature = "serve")]
 mod serve_change;
 #[cfg(feature = "serve")]
+mod serve_crops;
 mod serve_limits;
 #[cfg(feature = "serve")]
 mod serve_models;
 #[cfg(feature = "serve")]
 mod serve_page;
 #[cfg(feature = "serve")]
+mod serve_spool;
 mod serve_tls;
 #[cfg(feature = "serve")]
 mod serve_video;

@@ -15,7 +15,15 @@ pub const MAX_SIDE: u32 = 1024;
 /// # Errors
 /// Returns an error if the region is not inside the frame, or the frame cannot be read.
 pub fn cut(frame: &Frame, region: PixelRect, scratch: &mut Scratch) -> Result<RgbImage> {
-    let size = reduced(Size::new(region.width, region.height));
+    cut_smaller(frame, region, MAX_SIDE, scratch)
+}
+
+/// Copies a region as [`cut`] does. The longer side of the image is at most `max_side`, which is at most [`MAX_SIDE`].
+///
+/// # Errors
+/// Returns the errors of [`cut`].
+pub fn cut_smaller(frame: &Frame, region: PixelRect, max_side: u32, scratch: &mut Scratch) -> Result<RgbImage> {
+    let size = reduced(Size::new(region.width, region.height), max_side.clamp(1, MAX_SIDE));
     let region = frame.region(region)?;
     let image = Tensor::new(ElementType::U8, [1, size.height as usize, size.width as usize, 3])?;
     let preprocess = Preprocess { layout: InputLayout::Nhwc, antialias: true, ..Preprocess::default() };
@@ -24,12 +32,12 @@ pub fn cut(frame: &Frame, region: PixelRect, scratch: &mut Scratch) -> Result<Rg
     Ok(RgbImage::from_raw(size.width, size.height, bytes).expect("the tensor has three bytes for each pixel"))
 }
 
-fn reduced(size: Size) -> Size {
+fn reduced(size: Size, max_side: u32) -> Size {
     let longer = size.width.max(size.height);
-    if longer <= MAX_SIDE {
+    if longer <= max_side {
         return size;
     }
-    let side = |side: u32| (u64::from(side) * u64::from(MAX_SIDE) / u64::from(longer)).max(1) as u32;
+    let side = |side: u32| (u64::from(side) * u64::from(max_side) / u64::from(longer)).max(1) as u32;
     Size::new(side(size.width), side(size.height))
 }
 
@@ -67,6 +75,8 @@ mod tests {
         let size = Size::new(3000, 30);
         let image = cut(&frame(size), PixelRect::whole(size), &mut Scratch::default()).unwrap();
         assert_eq!(image.dimensions(), (1024, 10));
+        let image = cut_smaller(&frame(size), PixelRect::whole(size), 256, &mut Scratch::default()).unwrap();
+        assert_eq!(image.dimensions(), (256, 2));
     }
 
     #[test]

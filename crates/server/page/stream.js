@@ -6,6 +6,7 @@ import htm from "htm";
 import uPlot from "uplot";
 import { send, streamPath, useEvents, usePolled } from "/page/api.js";
 import { EventTable, Parameters, filled, objectsText } from "/page/app.js";
+import { Crops, PlaceEvents, useCrops, usePlaceEvents } from "/page/crops.js";
 import { LiveVideo, Results } from "/page/video.js";
 import { PlacesEditor, PlacesLayer, placesOf, useDrawing } from "/page/zones.js";
 
@@ -52,7 +53,7 @@ function draw(canvas, result, layers) {
   }
 }
 
-function Live({ name, isRunning, isDrawing, children }) {
+function Live({ name, isRunning, isDrawing, onResult, children }) {
   const canvas = useRef(null);
   const results = useRef(null);
   results.current ??= new Results();
@@ -65,7 +66,10 @@ function Live({ name, isRunning, isDrawing, children }) {
   const [isHidden, setHidden] = useState(document.hidden);
   const showFrame = useRef(() => {});
   useEvents(streamPath(name, "/results/live"), {
-    result: (result) => results.current.add(result),
+    result: (result) => {
+      results.current.add(result);
+      onResult(result);
+    },
     dropped: ({ results }) => setDropped((before) => before + results),
   });
   useEffect(() => {
@@ -167,6 +171,8 @@ export function StreamPage({ name, server }) {
   const [pipelines] = usePolled("/api/pipelines", 60000);
   const [points, setPoints] = useState([]);
   const editor = useDrawing();
+  const crops = useCrops(name);
+  const [placeEvents, addEvents] = usePlaceEvents(crops.ofTrack);
   const [failure, setFailure] = useState(null);
   const dialog = useRef(null);
   useEffect(() => {
@@ -196,7 +202,7 @@ export function StreamPage({ name, server }) {
     ${stream.error && html`<p class="error">${stream.error}</p>`}
     <div class="columns">
       <div>
-        <${Live} name=${name} isRunning=${stream.state === "running"} isDrawing=${!!editor.drawing}>
+        <${Live} name=${name} isRunning=${stream.state === "running"} isDrawing=${!!editor.drawing} onResult=${addEvents}>
           ${places && html`<${PlacesLayer} places=${places.all} counts=${stream.places} editor=${editor} />`}
         <//>
         ${places && html`<${PlacesEditor} stream=${stream} places=${places} editor=${editor} isOperator=${server.role === "operator"} onChanged=${() => { poll(); pollEvents(); }} />`}
@@ -226,6 +232,8 @@ export function StreamPage({ name, server }) {
             </form>
           </dialog>
           <${ChangeForm} stream=${stream} pipeline=${pipeline} onChanged=${() => { poll(); pollEvents(); }} />`}
+        <${Crops} ...${crops} />
+        <${PlaceEvents} events=${placeEvents} />
         <div class="card"><h2>Events</h2><${EventTable} events=${[...(events?.events ?? [])].reverse()} /></div>
       </div>
     </div>`;

@@ -14,6 +14,7 @@ use roiflow_results::json::{self, Context};
 use roiflow_results::{Direction, FrameResults, SceneEvent, SceneEventKind};
 use tokio::sync::{broadcast, oneshot};
 
+use crate::crops::{self, Crops, Cut};
 use crate::events::{EventKind, Events};
 use crate::stream::Place;
 use crate::video::{Counts, Video};
@@ -49,6 +50,12 @@ pub trait Pixels: Send + Sync {
     /// # Errors
     /// Returns why the frame cannot be read.
     fn jpeg(&self, max_width: u32, boxes: bool) -> Result<Vec<u8>, String>;
+
+    /// Cuts out the objects with the highest confidence, at most `max_objects`. Each picture has at most `max_side` pixels per side.
+    ///
+    /// # Errors
+    /// Returns why the frame cannot be read.
+    fn crops(&self, max_objects: usize, max_side: u32) -> Result<Vec<Cut>, String>;
 }
 
 /// A result on its way to clients.
@@ -100,6 +107,8 @@ pub struct Hub {
     pub dropped: AtomicU64,
     /// Encoded pictures.
     pub pictures: AtomicU64,
+    /// Encoded crops.
+    pub crops: AtomicU64,
     /// Counters of live video.
     pub video: Arc<Counts>,
 }
@@ -107,8 +116,14 @@ pub struct Hub {
 impl Default for Hub {
     fn default() -> Self {
         let sender = broadcast::channel(MAX_WAITING_OF_ALL).0;
-        let (subscribers, dropped, pictures) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { sender, subscribers, dropped, pictures, video: Arc::default() }
+        Self {
+            sender,
+            subscribers: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            pictures: AtomicU64::new(0),
+            crops: AtomicU64::new(0),
+            video: Arc::default(),
+        }
     }
 }
 
@@ -146,6 +161,7 @@ struct Inner {
     n_waiting: AtomicUsize,
     waiting: Mutex<Vec<oneshot::Sender<Arc<Shot>>>>,
     video: Video,
+    crops: Crops,
 }
 
 impl Drop for Inner {
@@ -166,6 +182,8 @@ struct State {
 
 /// A frame whose picture clients have requested. It is encoded once per size.
 pub struct Shot {
+    number: u64,
+    time: SystemTime,
     pixels: Arc<dyn Pixels>,
     encoded: Mutex<HashMap<(u32, bool), Bytes>>,
 }
@@ -184,6 +202,26 @@ impl Shot {
         hub.pictures.fetch_add(1, Ordering::Relaxed);
         encoded.insert((max_width, boxes), picture.clone());
         Ok(picture)
+    }
+
+    /// Cuts out the objects of the frame. May take tens of milliseconds.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pixels::crops`].
+    pub(crate) fn crops(&self, hub: &Hub) -> Result<Vec<Cut>, String> {
+        let cuts = self.pixels.crops(crops::MAX_PER_FRAME, crops::MAX_SIDE)?;
+        hub.crops.fetch_add(cuts.len() as u64, Ordering::Relaxed);
+        Ok(cuts)
+    }
+
+    /// Number of the frame in its stream.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Capture time of the frame.
+    pub(crate) fn time(&self) -> SystemTime {
+        self.time
     }
 }
 
@@ -209,6 +247,7 @@ impl Feed {
             stream: stream.into(),
             source: Mutex::new(source.into()),
             video: Video::new(hub.video.clone()),
+            crops: Crops::default(),
             hub,
             events,
             sender: broadcast::channel(MAX_WAITING).0,
@@ -232,6 +271,11 @@ impl Feed {
     /// Live video for browsers.
     pub fn video(&self) -> &Video {
         &self.0.video
+    }
+
+    /// The latest crops.
+    pub(crate) fn crops(&self) -> &Crops {
+        &self.0.crops
     }
 
     /// Delivers the results of a frame, and returns its number. Never blocks on a client.
@@ -290,14 +334,15 @@ impl Feed {
         self.0.n_waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Gives the newest frame to the clients that wait for a picture. The frame is released when they have encoded it.
-    pub fn give_picture(&self, pixels: Arc<dyn Pixels>) {
+    /// Gives the newest frame to the clients that wait for a picture, with the number that [`Feed::publish`] has returned, and its capture
+    /// time. The frame is released when the clients have encoded it.
+    pub fn give_picture(&self, pixels: Arc<dyn Pixels>, number: u64, time: SystemTime) {
         let waiting = {
             let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             self.0.n_waiting.store(0, Ordering::Release);
             std::mem::take(&mut *waiting)
         };
-        let shot = Arc::new(Shot { pixels, encoded: Mutex::default() });
+        let shot = Arc::new(Shot { number, time, pixels, encoded: Mutex::default() });
         for client in waiting {
             // A client may have stopped waiting.
             let _sent = client.send(shot.clone());
@@ -446,6 +491,10 @@ mod tests {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(vec![1])
         }
+
+        fn crops(&self, _: usize, _: u32) -> Result<Vec<Cut>, String> {
+            Ok(Vec::new())
+        }
     }
 
     #[test]
@@ -455,7 +504,7 @@ mod tests {
         let (mut one, mut other) = (feed.next_picture(), feed.next_picture());
         assert!(feed.wants_picture());
         let pixels = Arc::new(Counted(AtomicUsize::new(0)));
-        feed.give_picture(pixels.clone());
+        feed.give_picture(pixels.clone(), 0, SystemTime::UNIX_EPOCH);
         assert!(!feed.wants_picture(), "nothing is taken while no client waits");
         for receiver in [&mut one, &mut other] {
             receiver.try_recv().unwrap().jpeg(320, true, &hub).unwrap();

@@ -5,6 +5,7 @@
 //! - [`stream`]: what a stream is for clients. [`backend`]: what the program that runs streams implements.
 //! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
+//! - [`crops`]: the latest objects, cut out of the frames of a stream.
 //! - [`models`]: the folder of models, to which clients may add files.
 //! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
@@ -15,6 +16,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod crops;
 pub mod error;
 pub mod events;
 pub mod feed;
@@ -33,6 +35,7 @@ pub mod video;
 
 pub use backend::{Backend, Failure, Running, Start, Video};
 pub use config::Config;
+pub use crops::Cut;
 pub use error::Error;
 pub use feed::{Feed, FrameResult, Pixels};
 pub use http::Server;

@@ -40,6 +40,7 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
         n_subscribers: hub.subscribers.load(Ordering::Relaxed) as u64,
         n_dropped: hub.dropped.load(Ordering::Relaxed),
         n_pictures: hub.pictures.load(Ordering::Relaxed),
+        n_crops: hub.crops.load(Ordering::Relaxed),
         n_viewers: hub.video.viewers.load(Ordering::Relaxed) as u64,
         video_frames: [("encoded", &hub.video.encoded), ("passed", &hub.video.passed)]
             .map(|(kind, counter)| (kind, counter.load(Ordering::Relaxed))),
@@ -234,6 +235,7 @@ struct Clients {
     n_subscribers: u64,
     n_dropped: u64,
     n_pictures: u64,
+    n_crops: u64,
     n_viewers: u64,
     video_frames: [(&'static str, u64); 2],
 }
@@ -264,6 +266,7 @@ impl Collector for Clients {
         for (name, help, value) in [
             ("results_dropped_of_all", "Results that clients of all streams were too slow to receive", self.n_dropped),
             ("pictures", "Encoded pictures", self.n_pictures),
+            ("crops", "Objects that were cut out of frames and encoded", self.n_crops),
         ] {
             ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }

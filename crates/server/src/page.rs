@@ -16,6 +16,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/page/style.css", STYLE, include_str!("../page/style.css")),
     ("/page/app.js", SCRIPT, include_str!("../page/app.js")),
     ("/page/api.js", SCRIPT, include_str!("../page/api.js")),
+    ("/page/crops.js", SCRIPT, include_str!("../page/crops.js")),
     ("/page/nodes.js", SCRIPT, include_str!("../page/nodes.js")),
     ("/page/stream.js", SCRIPT, include_str!("../page/stream.js")),
     ("/page/video.js", SCRIPT, include_str!("../page/video.js")),

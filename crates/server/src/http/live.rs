@@ -26,7 +26,7 @@ use crate::feed::{Feed, Hub, Published, Shot, WeakFeed};
 /// Interval of signs of life on a quiet connection.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a picture may wait for a frame.
-const MAX_PICTURE_WAIT: Duration = Duration::from_secs(3);
+pub(super) const MAX_PICTURE_WAIT: Duration = Duration::from_secs(3);
 /// Widest picture, and the default.
 const MAX_WIDTH: u64 = 3840;
 const DEFAULT_WIDTH: u64 = 960;

@@ -1,13 +1,15 @@
 //! The HTTP server: connections with limits, routes, and who may use them.
 //!
 //! - `routes`: the table of all routes, from which router and OpenAPI document are made. `openapi`: that document.
-//! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `models`: the folder of models.
+//! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `crops`: objects cut out of
+//!   frames. `models`: the folder of models.
 //! - `reply`: JSON in and out, and errors.
 //! - `peers`: requests from node to node. `nodes`: requests about nodes, and lists of the streams of all nodes.
 //! - `rate`: how many requests a client may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
 
 mod api;
+mod crops;
 mod guard;
 mod live;
 mod models;

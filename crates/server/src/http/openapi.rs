@@ -33,6 +33,11 @@ fn generate() -> Value {
             parameters
                 .push(json!({"name": "name", "in": "path", "required": true, "description": description, "schema": {"type": "string"}}));
         }
+        if route.path.contains("{id}") {
+            let description = "Number of the crop";
+            parameters
+                .push(json!({"name": "id", "in": "path", "required": true, "description": description, "schema": {"type": "integer"}}));
+        }
         for (name, description) in route.options {
             parameters.push(json!({"name": name, "in": "query", "description": description, "schema": {"type": "string"}}));
         }

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Access, App, api, guard, live, models, nodes, peers, video};
+use super::{Access, App, api, crops, guard, live, models, nodes, peers, video};
 use crate::backend::Video;
 use crate::error::Error;
 use crate::models::Uploaded;
@@ -142,6 +142,18 @@ pub(super) fn routes() -> Vec<Route> {
                 get(live::mjpeg),
             )
         },
+        Route {
+            options: &[("limit", "Maximum number of crops, 1 to 64 [20]")],
+            ..route(
+                "get",
+                "/api/streams/{name}/crops",
+                VIEWER,
+                "Lists the latest crops of a stream: pictures of objects, which are cut out of frames while clients ask for this list.",
+                json::<crops::CropList>(),
+                get(crops::list),
+            )
+        },
+        route("get", "/api/streams/{name}/crops/{id}", VIEWER, "Returns a crop as JPEG.", Answer::Other("image/jpeg"), get(crops::picture)),
         route(
             "get",
             "/api/streams/{name}/video",
