@@ -28,6 +28,7 @@ mod run;
 mod serve;
 mod service;
 mod signals;
+mod telemetry;
 mod terminal;
 #[cfg(feature = "serve")]
 mod top;
@@ -165,13 +166,24 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     if cli.allow_outside_files {
         crate::stages::Engine::of_process().allow_outside_files(true);
     }
-    init_log(cli.log, terminal, trace.clone());
+    let telemetry = match &cli.command {
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => args.telemetry(terminal),
+        #[cfg(feature = "nodes")]
+        Command::Node(args) => args.telemetry(terminal),
+        _ => Ok(None),
+    };
+    let telemetry: Option<telemetry::Telemetry> = match telemetry {
+        Ok(telemetry) => telemetry,
+        Err(error) => return exit_code(Err(error), terminal),
+    };
+    init_log(cli.log, terminal, trace.clone(), telemetry.as_ref());
     let done = match cli.command {
         Command::Run(args) => run::run(*args, trace, terminal),
         #[cfg(feature = "serve")]
-        Command::Serve(args) => serve::serve(*args, terminal),
+        Command::Serve(args) => serve::serve(*args, telemetry.as_ref(), terminal),
         #[cfg(feature = "nodes")]
-        Command::Node(args) => node::node(*args, terminal),
+        Command::Node(args) => node::node(*args, telemetry.as_ref(), terminal),
         #[cfg(feature = "serve")]
         Command::Ctl(args) => ctl::control(&args),
         #[cfg(feature = "serve")]
@@ -190,6 +202,12 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         }
         Command::ManPages(args) => manual::write(&args, Cli::command()),
     };
+    telemetry.iter().for_each(telemetry::Telemetry::end);
+    exit_code(done, terminal)
+}
+
+/// Prints the error of a command, and returns the exit code of the process.
+fn exit_code(done: anyhow::Result<()>, terminal: &Terminal) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_stdout(&error) => signals::end_as_by_closed_pipe(),
@@ -231,7 +249,7 @@ fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
+fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>, telemetry: Option<&telemetry::Telemetry>) {
     use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
     use tracing_subscriber::layer::{Layer, SubscriberExt};
     use tracing_subscriber::util::SubscriberInitExt;
@@ -256,7 +274,8 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter);
     let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));
-    tracing_subscriber::registry().with(log).with(trace).with(vtune::layer()).init();
+    let subscriber = tracing_subscriber::registry().with(log).with(trace).with(vtune::layer());
+    subscriber.with(telemetry::traces(telemetry)).with(telemetry::logs(telemetry)).init();
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use roiflow_server::{Registry, Server, tls};
 use super::serve;
 use super::service::Service;
 use super::signals;
+use super::telemetry::Telemetry;
 use super::terminal::Terminal;
 use crate::elements;
 use crate::pipeline::{self, SpoolFolder};
@@ -74,7 +75,14 @@ pub(super) struct Args {
     settings: serve::Settings,
 }
 
-pub(super) fn node(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
+impl Args {
+    /// Starts to send spans and logs, if the settings or the environment name a collector.
+    pub(super) fn telemetry(&self, terminal: &Terminal) -> anyhow::Result<Option<Telemetry>> {
+        if self.nats.is_none() { Ok(None) } else { self.settings.telemetry(terminal) }
+    }
+}
+
+pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Terminal) -> anyhow::Result<()> {
     use std::io::Write;
     let usage = |error: String| anyhow!(pipeline::Error::usage(error));
     if let Some(path) = &args.create_key {
@@ -119,6 +127,7 @@ pub(super) fn node(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     };
     let registry = Registry::new(Box::new(backend), Policy::new(config), Store::in_memory().map_err(|error| anyhow!(error))?);
     let registry = registry.map_err(|error| anyhow!(error))?;
+    serve::show_counts(&registry, telemetry);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
     let of_signals = service.clone();

@@ -16,6 +16,7 @@ use roiflow_server::{Config, Registry, Server};
 
 use super::service::Service;
 use super::signals;
+use super::telemetry::Telemetry;
 use super::terminal::Terminal;
 use crate::pipeline::{self, Credentials, SpoolFolder};
 use crate::serve::{Destinations, Pipelines};
@@ -78,7 +79,14 @@ pub(super) enum Role {
     Operator,
 }
 
-pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
+impl Args {
+    /// Starts to send spans and logs, if the settings or the environment name a collector.
+    pub(super) fn telemetry(&self, terminal: &Terminal) -> anyhow::Result<Option<Telemetry>> {
+        if self.create_token.is_some() { Ok(None) } else { self.settings.telemetry(terminal) }
+    }
+}
+
+pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Terminal) -> anyhow::Result<()> {
     let Args { settings, create_token } = args;
     let config = settings.config()?;
     let state = config.state.clone().map_or_else(default_state, Ok)?;
@@ -101,6 +109,7 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
     let listen = config.listen;
     let registry = Registry::new(Box::new(backend), Policy::new(config), store).map_err(|error| anyhow!(error))?;
+    show_counts(&registry, telemetry);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
     let of_signals = service.clone();
@@ -124,6 +133,14 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
         bail!("streams did not end within {} s: frames in flight are lost", MAX_END.as_secs());
     }
     Ok(())
+}
+
+/// Shows the counters of spans and logs in the metrics of the server.
+pub(super) fn show_counts(registry: &Registry, telemetry: Option<&Telemetry>) {
+    if let Some(telemetry) = telemetry {
+        // They are set once.
+        let _set = registry.hub().telemetry.set(telemetry.counts());
+    }
 }
 
 /// Returns the spool of the settings.
@@ -181,6 +198,13 @@ impl Settings {
         terminal.hide(credentials.secrets());
         credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
         Ok(credentials)
+    }
+
+    /// Starts to send spans and logs, if the settings or the environment name a collector.
+    pub(super) fn telemetry(&self, terminal: &Terminal) -> anyhow::Result<Option<Telemetry>> {
+        let config = self.config.as_deref().map(Config::read).transpose();
+        let config = config.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
+        Telemetry::new(&config.telemetry, terminal)
     }
 
     /// Returns the settings of the configuration file. Command-line options replace them.

@@ -38,6 +38,12 @@ impl Terminal {
         !self.secrets.read().unwrap().is_empty()
     }
 
+    /// Returns a text without secrets.
+    #[cfg(feature = "telemetry")]
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.secrets.read().unwrap().scrub(text).into_owned()
+    }
+
     /// Prints one or more lines. Errors in writing to standard error are ignored, because they cannot be reported.
     pub(super) fn print(&self, text: impl Display) {
         let text = text.to_string();

@@ -6,12 +6,13 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use gst::prelude::*;
 use gstreamer as gst;
 
 use super::watch::{factory_name, klass};
-use super::{FrameTap, reasons, upright};
+use super::{FrameTap, reasons, tap, upright};
 
 /// Elements after which a frame still shows what the source has sent. After any other element, which may hide faces, video is encoded again.
 const UNCHANGING: &[&str] = &[
@@ -50,6 +51,8 @@ pub struct CompressedFrame<'a> {
     pub dts_ns: Option<u64>,
     /// Whether the frame needs no other frame.
     pub is_key: bool,
+    /// When the frame has arrived from its source; see [`TappedFrame::arrived`](super::TappedFrame::arrived).
+    pub arrived: Option<Instant>,
 }
 
 /// What the caps of compressed frames say.
@@ -134,7 +137,7 @@ impl Compressed {
                         *known = Some((caps, h264));
                     }
                     if let Some((_, Some(h264))) = &*known {
-                        compressed.show(buffer, h264, &*tap);
+                        compressed.show(pad, buffer, h264, &*tap);
                     }
                 }
                 gst::PadProbeReturn::Ok
@@ -143,7 +146,7 @@ impl Compressed {
         compressed
     }
 
-    fn show(&self, buffer: &gst::BufferRef, caps: &H264, tap: &dyn FrameTap) {
+    fn show(&self, pad: &gst::Pad, buffer: &gst::BufferRef, caps: &H264, tap: &dyn FrameTap) {
         self.has_come.store(true, Ordering::Release);
         if !self.is_passed.load(Ordering::Acquire) || !tap.wants_compressed() {
             return;
@@ -155,6 +158,7 @@ impl Compressed {
             pts_ns: pts.nseconds(),
             dts_ns: buffer.dts().map(gst::ClockTime::nseconds),
             is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
+            arrived: tap::arrival(pad, buffer),
         });
         if !is_shown {
             self.set_changed();

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -67,6 +67,7 @@ impl fmt::Debug for Tap {
 
 /// A frame that passes the tap, with its results.
 pub struct TappedFrame<'a> {
+    pad: &'a gst::Pad,
     buffer: &'a gst::Buffer,
     caps: Option<gst::Caps>,
     /// Results of all elements upstream.
@@ -85,6 +86,12 @@ impl TappedFrame<'_> {
     /// Returns the frame as a buffer of GStreamer, and its caps.
     pub fn buffer(&self) -> (&gst::Buffer, Option<&gst::Caps>) {
         (self.buffer, self.caps.as_ref())
+    }
+
+    /// Returns when the frame has arrived from its source, by the clock of the pipeline: for a camera, when its data was received; for a file that
+    /// is played at its own rate, when the frame was due. Returns `None` if the time stamps do not tell it.
+    pub fn arrived(&self) -> Option<Instant> {
+        arrival(self.pad, self.buffer)
     }
 
     /// Returns the pixels with the results, without a copy. The memory of the frame stays in use until the returned value is dropped.
@@ -136,6 +143,18 @@ impl Picture {
     }
 }
 
+/// Returns when the frame that passes a pad has arrived from its source. Sources give frames the running time at which they arrive.
+pub(super) fn arrival(pad: &gst::Pad, buffer: &gst::BufferRef) -> Option<Instant> {
+    /// A longer time belongs to time stamps that do not follow the clock.
+    const MAX_AGE: gst::ClockTime = gst::ClockTime::from_seconds(60);
+    let element = pad.parent_element()?;
+    let now = element.clock()?.time().checked_sub(element.base_time()?)?;
+    let segment = pad.sticky_event::<gst::event::Segment>(0)?;
+    let running = segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(buffer.pts())?;
+    let age = now.checked_sub(running).filter(|age| *age < MAX_AGE)?;
+    Instant::now().checked_sub(age.into())
+}
+
 /// Installs the tap of a plan.
 pub(super) fn install(pipeline: &gst::Pipeline, plan: &Plan) {
     let Some(Tap(tap)) = plan.outputs.tap.clone() else { return };
@@ -150,6 +169,7 @@ pub(super) fn install(pipeline: &gst::Pipeline, plan: &Plan) {
                 event.segment().downcast_ref::<gst::ClockTime>().and_then(|segment| segment.to_stream_time(buffer.pts()))
             });
             tap.frame(&TappedFrame {
+                pad,
                 buffer,
                 results: meta::read_shared(buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() }.into()),
                 caps,

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use roiflow_server::backend::Status;
 use roiflow_server::events::EventKind;
-use roiflow_server::stream::{Counters, Destination, Histogram, Skipped, Stage, State};
+use roiflow_server::stream::{Counters, Destination, Histogram, Percentiles, Skipped, Stage, State};
+use roiflow_server::telemetry::TARGET;
 use roiflow_server::{Cut, Failure, Feed, FrameResult, Pixels, Running, Start};
+use tracing::field;
 
 use super::backend::{Shared, failure};
 use super::video::Encoders;
@@ -80,6 +82,8 @@ impl Pixels for Shot {
 /// State of a stream, as its events report it.
 pub(super) struct Observed {
     feed: Feed,
+    /// A span from the start until all elements have started; `None` afterwards.
+    opening: Mutex<Option<tracing::Span>>,
     state: Mutex<Seen>,
     /// Notified when a reload is over.
     reloaded: Condvar,
@@ -106,13 +110,33 @@ enum Reload {
 
 impl Observed {
     pub(super) fn new(feed: Feed) -> Self {
-        Self { feed, state: Mutex::default(), reloaded: Condvar::new() }
+        // It belongs to the request or to the restart that has started the stream.
+        let opening = tracing::info_span!(
+            target: TARGET,
+            "stream.open",
+            stream = feed.name(),
+            otel.status_code = field::Empty,
+            otel.status_description = field::Empty,
+        );
+        Self { feed, opening: Mutex::new(Some(opening)), state: Mutex::default(), reloaded: Condvar::new() }
+    }
+
+    /// Ends the span of the start of the stream.
+    fn end_opening(&self, error: Option<&str>) {
+        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(opening), Some(error)) = (opening, error) {
+            opening.record("otel.status_code", "ERROR");
+            opening.record("otel.status_description", error);
+        }
     }
 
     /// Records an event. Texts of events have no credentials.
     pub(super) fn record(&self, event: &Event) {
         match event {
-            Event::Started => self.feed.event(EventKind::Started, ""),
+            Event::Started => {
+                self.end_opening(None);
+                self.feed.event(EventKind::Started, "");
+            }
             Event::Progress(_) => {}
             Event::Reloaded(reloaded) => {
                 self.lock().reloaded = Some(match reloaded {
@@ -132,11 +156,13 @@ impl Observed {
                 self.feed.event(EventKind::SourceBack, format!("after {:.1} s, attempts: {attempts}", gap.as_secs_f64()));
             }
             Event::Ended(Ok(_)) => {
+                self.end_opening(None);
                 self.feed.event(EventKind::Ended, "");
                 self.lock().reloaded = Some(Reload::Ended);
                 self.reloaded.notify_all();
             }
             Event::Ended(Err(error)) => {
+                self.end_opening(Some(&error.to_string()));
                 let mut seen = self.lock();
                 (seen.error, seen.has_failed, seen.reloaded) = (Some(error.to_string()), true, Some(Reload::Ended));
                 self.reloaded.notify_all();
@@ -196,6 +222,12 @@ impl<D: Send + Sync> Running for RunningStream<D> {
         };
         let error = ended.and_then(Result::err).map(|error| error.to_string()).or_else(|| seen.error.clone());
         Status { state, error, counters }
+    }
+
+    fn percentiles(&self) -> Option<Percentiles> {
+        let stats = self.shared.handle.stats(self.stream)?;
+        let of = |percent| stats.latency_percentile(percent).map(|latency| latency.as_secs_f64() * 1e3);
+        Some(Percentiles { p50: of(50)?, p95: of(95)?, p99: of(99)? })
     }
 
     fn change(&self, start: &Start) -> Result<bool, Failure> {

@@ -33,6 +33,7 @@ pub(super) fn pass(frame: &CompressedFrame<'_>, video: &Video) -> bool {
             dts_ns: frame.dts_ns,
             is_key: frame.is_key,
             is_encoded: false,
+            arrived: frame.arrived,
         })
     };
     frame.with_bytes(send).unwrap_or(true)
@@ -70,10 +71,10 @@ impl Encoders {
         }
         if frame.is_passed {
             *current = Current::None;
-            frame.pts_ns.into_iter().for_each(|pts_ns| video.passed(pts_ns, number));
+            frame.pts_ns.into_iter().for_each(|pts_ns| video.passed(pts_ns, number, None));
             return;
         }
-        let (buffer, Some(caps)) = frame.buffer() else { return };
+        let Some(caps) = frame.buffer().1 else { return };
         // Frames of another size or format need a new encoder.
         if current.caps().is_some_and(|known| known != caps) {
             *current = Current::None;
@@ -98,7 +99,7 @@ impl Encoders {
             }
         }
         if let Current::Running(encoder) = &mut *current
-            && !encoder.push(buffer, frame.pts_ns, number, video)
+            && !encoder.push(frame, number, video)
         {
             *current = Current::Failed(caps.clone());
             video.fail("the encoder of the video has failed");
@@ -151,19 +152,22 @@ impl Encoder {
     }
 
     /// Adds a frame. Returns false if the encoder has failed.
-    fn push(&mut self, buffer: &gst::Buffer, pts_ns: Option<u64>, number: u64, video: &Video) -> bool {
+    fn push(&mut self, frame: &TappedFrame<'_>, number: u64, video: &Video) -> bool {
         let has_failed = self.pipeline.bus().is_some_and(|bus| bus.pop_filtered(&[gst::MessageType::Error]).is_some());
         if has_failed {
             return false;
         }
-        let Some(pts_ns) = pts_ns else { return true };
+        let Some(pts_ns) = frame.pts_ns else { return true };
+        let arrived = frame.arrived();
         // The memory is shared, not copied.
-        let Ok(mut frame) = buffer.copy_region(gst::BufferCopyFlags::MEMORY | gst::BufferCopyFlags::META, ..) else { return true };
+        let Ok(mut frame) = frame.buffer().0.copy_region(gst::BufferCopyFlags::MEMORY | gst::BufferCopyFlags::META, ..) else {
+            return true;
+        };
         let time = self.clock.time(pts_ns);
         if let Some(frame) = frame.get_mut() {
             frame.set_pts(gst::ClockTime::from_nseconds(time));
         }
-        video.passed(time, number);
+        video.passed(time, number, arrived);
         self.source.push_buffer(frame).is_ok()
     }
 }
@@ -198,6 +202,8 @@ fn send(sample: &gst::Sample, size: (u16, u16), video: &Video) -> Option<gst::Fl
         dts_ns: None,
         is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
         is_encoded: true,
+        // `Encoder::push` has told when the frame has arrived.
+        arrived: None,
     });
     Some(gst::FlowSuccess::Ok)
 }

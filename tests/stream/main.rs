@@ -107,6 +107,7 @@ mod serve_models;
 mod serve_page;
 #[cfg(feature = "serve")]
 mod serve_spool;
+mod serve_telemetry;
 mod serve_tls;
 #[cfg(feature = "serve")]
 mod serve_video;

@@ -47,6 +47,11 @@ pub struct Served {
 
 impl Served {
     pub fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        Self::start_with(folder, arguments, &[])
+    }
+
+    /// Starts a server with environment variables.
+    pub fn start_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let state = folder.file("state");
         let pipelines = folder.file("");
         let local = ["--listen", "127.0.0.1:0"];
@@ -57,6 +62,7 @@ impl Served {
             .args(["serve", "--state", &state, "--pipelines", &pipelines, "--media", &pipelines])
             .args(if arguments.contains(&"--listen") { &[][..] } else { &local })
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

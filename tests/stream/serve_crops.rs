@@ -12,7 +12,7 @@ use crate::serve_page::Browser;
 fn served(folder: &Folder) -> Served {
     crate::harness::make_clip(&folder.file("clip.mp4"), 40, "mp4mux");
     let text = format!(
-        "version = 1\nname = \"moving\"\ndescription = \"Tracks.\"\n[parameters.lines]\ntype = \"string\"\ndefault = \"gate:0.4,0,0.4,1\"\n\
+        "version = 1\nname = \"moving\"\ndescription = \"Tracks.\"\n[parameters.lines]\ntype = \"string\"\ndefault = \"gate:0.5,0.05,0.5,0.95\"\n\
          [pipeline]\ngraph = \"{{source}} ! roidetect model={} device=CPU ! roitrack ! roianalytics lines={{lines}} ! {{json}} ! {{video}}\"\n",
         crate::harness::tiny("rectangle.onnx")
     );

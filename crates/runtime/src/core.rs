@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::field;
+
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
 use super::{
@@ -135,7 +137,14 @@ impl Core {
     ) -> Result<CompiledModel> {
         // Take the metadata from the file, because some engines do not report the metadata of a compiled model.
         let accept = |info: &ModelInfo| accept(&ModelInfo { metadata: model.info().metadata.clone(), ..info.clone() });
-        let compiled = self.compile_device_model(model, device, config, &accept)?;
+        // A span of this target is a trace for collectors of OpenTelemetry.
+        let span = tracing::info_span!(target: "telemetry", "model.load", model = %model.source(), device, otel.status_code = field::Empty);
+        let compiled = span.in_scope(|| self.compile_device_model(model, device, config, &accept));
+        if compiled.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        let compiled = compiled?;
+        drop(span);
         let device = compiled.device().unwrap_or(device).to_owned();
         for ignored in compiled.ignored() {
             tracing::info!("device {device} does not use the option `{}`: {}", ignored.option, ignored.why);

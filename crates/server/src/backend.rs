@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::feed::Feed;
-use crate::stream::{Counters, State};
+use crate::stream::{Counters, Percentiles, State};
 
 /// Runs streams.
 pub trait Backend: Send + Sync + 'static {
@@ -42,6 +42,9 @@ pub trait Backend: Send + Sync + 'static {
 pub trait Running: Send + Sync {
     /// What the stream is doing.
     fn status(&self) -> Status;
+
+    /// Percentiles of the latency of its frames; `None` without frames. Takes milliseconds for a stream that has run for an hour.
+    fn percentiles(&self) -> Option<Percentiles>;
 
     /// Continues the stream with another description, without counting a restart. Returns false if that is not possible, for example because
     /// the input would begin again; then the stream runs on as it is.

@@ -35,8 +35,44 @@ pub struct Config {
     pub tls_key: Option<PathBuf>,
     /// Where results wait on disk for servers that are away.
     pub spool: Spool,
+    /// Where spans and logs go.
+    pub telemetry: Telemetry,
     /// Limits against overload.
     pub limits: Limits,
+}
+
+/// Where spans and logs go, in addition to the log of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Telemetry {
+    /// Address of a collector of OpenTelemetry that accepts OTLP over HTTP; `None`: that of the environment, or none.
+    pub endpoint: Option<String>,
+    /// Whether spans are sent.
+    pub traces: bool,
+    /// Lowest level of the logs that are sent.
+    pub logs: LogLevel,
+}
+
+/// Level of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// No logs.
+    Off,
+    /// Errors.
+    Error,
+    /// Warnings and errors.
+    Warn,
+    /// Also the events of streams.
+    Info,
+    /// Also details for the search of errors.
+    Debug,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { endpoint: None, traces: true, logs: LogLevel::Info }
+    }
 }
 
 /// Where results wait on disk until the servers of `publish` have acknowledged them.
@@ -85,6 +121,7 @@ impl Default for Config {
             tls_cert: None,
             tls_key: None,
             spool: Spool::default(),
+            telemetry: Telemetry::default(),
             limits: Limits::default(),
         }
     }

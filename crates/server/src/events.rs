@@ -54,6 +54,24 @@ pub enum EventKind {
     Node,
 }
 
+impl EventKind {
+    /// Returns the name of the kind in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Changed => "changed",
+            Self::Removed => "removed",
+            Self::Started => "started",
+            Self::SourceLost => "source-lost",
+            Self::SourceBack => "source-back",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+            Self::Warning => "warning",
+            Self::Node => "node",
+        }
+    }
+}
+
 /// The list. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Events(Arc<Inner>);
@@ -83,6 +101,7 @@ impl Events {
         }
         kept.1.push_back(event.clone());
         drop(kept);
+        tracing::info!(stream = event.stream, event = kind.name(), "{}", event.message);
         // Fails only without clients.
         let _sent = self.0.sender.send(event);
     }
@@ -109,6 +128,13 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_kinds_are_those_in_json() {
+        for kind in [EventKind::Added, EventKind::SourceLost, EventKind::SourceBack, EventKind::Warning, EventKind::Node] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
 
     #[test]
     fn oldest_events_make_room() {

@@ -17,6 +17,7 @@ use tokio::sync::{broadcast, oneshot};
 use crate::crops::{self, Crops, Cut};
 use crate::events::{EventKind, Events};
 use crate::stream::Place;
+use crate::telemetry;
 use crate::video::{Counts, Video};
 
 /// Number of results that may wait for a slow client of one stream.
@@ -111,6 +112,8 @@ pub struct Hub {
     pub crops: AtomicU64,
     /// Counters of live video.
     pub video: Arc<Counts>,
+    /// Counters of spans and logs, if they are sent to a collector.
+    pub telemetry: OnceLock<Arc<telemetry::Counts>>,
 }
 
 impl Default for Hub {
@@ -123,6 +126,7 @@ impl Default for Hub {
             pictures: AtomicU64::new(0),
             crops: AtomicU64::new(0),
             video: Arc::default(),
+            telemetry: OnceLock::new(),
         }
     }
 }
@@ -261,6 +265,11 @@ impl Feed {
     /// Sets the input, without credentials, of later results.
     pub fn set_source(&self, source: &str) {
         *self.0.source.lock().unwrap_or_else(PoisonError::into_inner) = source.into();
+    }
+
+    /// Name of the stream.
+    pub fn name(&self) -> &str {
+        &self.0.stream
     }
 
     /// Returns a reference that does not keep the feed.

@@ -9,6 +9,7 @@
 //! - [`models`]: the folder of models, to which clients may add files.
 //! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
+//! - [`telemetry`]: spans and logs for collectors of OpenTelemetry.
 //! - [`nodes`]: streams that run on several servers.
 //! - [`http`]: the server itself, with [`metrics`] and [`page`]. [`tls`]: its certificate.
 
@@ -29,6 +30,7 @@ pub mod policy;
 pub mod registry;
 pub mod store;
 pub mod stream;
+pub mod telemetry;
 pub mod tls;
 pub mod token;
 pub mod video;

@@ -1,6 +1,7 @@
 //! The page `/metrics`: counters of streams, clients and the process for Prometheus.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
@@ -12,6 +13,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::feed::Feed;
 use crate::registry::Registry;
 use crate::stream::{Counters, Destination, Place, State};
+use crate::telemetry;
+use crate::video::Counts;
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -41,6 +44,8 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
         n_dropped: hub.dropped.load(Ordering::Relaxed),
         n_pictures: hub.pictures.load(Ordering::Relaxed),
         n_crops: hub.crops.load(Ordering::Relaxed),
+        telemetry: hub.telemetry.get().cloned(),
+        delays: Delays(hub.video.clone()),
         n_viewers: hub.video.viewers.load(Ordering::Relaxed) as u64,
         video_frames: [("encoded", &hub.video.encoded), ("passed", &hub.video.passed)]
             .map(|(kind, counter)| (kind, counter.load(Ordering::Relaxed))),
@@ -236,6 +241,8 @@ struct Clients {
     n_dropped: u64,
     n_pictures: u64,
     n_crops: u64,
+    telemetry: Option<Arc<telemetry::Counts>>,
+    delays: Delays,
     n_viewers: u64,
     video_frames: [(&'static str, u64); 2],
 }
@@ -256,6 +263,20 @@ impl Collector for Clients {
         ] {
             ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
+        self.delays.encode(&mut encoder)?;
+        if let Some(counts) = &self.telemetry {
+            let help = "Spans and logs for the collector. lost: the collector did not accept them in time";
+            let mut family = encoder.encode_descriptor("telemetry_items", help, None, MetricType::Counter)?;
+            for (kind, outcome, count) in [
+                ("span", "sent", &counts.spans_sent),
+                ("span", "lost", &counts.spans_lost),
+                ("log", "sent", &counts.logs_sent),
+                ("log", "lost", &counts.logs_lost),
+            ] {
+                let labels: Labels<'_> = vec![("kind", kind), ("outcome", outcome)];
+                ConstCounter::new(count.load(Ordering::Relaxed)).encode(family.encode_family(&labels)?)?;
+            }
+        }
         {
             let help = "Frames of live video. encoded: by this server; passed: sent as the source has compressed them";
             let mut family = encoder.encode_descriptor("video_frames", help, None, MetricType::Counter)?;
@@ -269,6 +290,25 @@ impl Collector for Clients {
             ("crops", "Objects that were cut out of frames and encoded", self.n_crops),
         ] {
             ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Delays of live video.
+#[derive(Debug)]
+struct Delays(Arc<Counts>);
+
+impl Delays {
+    fn encode(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let help = "Time from the arrival of a frame at the server until it was written to the connection of a viewer that reads at once";
+        let mut family = encoder.encode_descriptor("video_delay_seconds", help, None, MetricType::Histogram)?;
+        for (kind, delays) in [("encoded", &self.0.delay_encoded), ("passed", &self.0.delay_passed)] {
+            let labels: Labels<'_> = vec![("kind", kind)];
+            let (sum, buckets) = delays.read();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let finite: Vec<(f64, u64)> = buckets.into_iter().filter(|(bound, _)| bound.is_finite()).collect();
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &finite, None)?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roiflow_results::redaction::Secrets;
+use tracing::field;
 
 use crate::backend::{Backend, Failure, Pipeline, Running, Start, Video};
 use crate::error::{Error, Result};
@@ -17,6 +18,7 @@ use crate::feed::{Feed, Hub};
 use crate::policy::{self, Policy};
 use crate::store::Store;
 use crate::stream::{Change, Counters, State, StreamSpec, StreamView};
+use crate::telemetry::TARGET;
 
 /// Interval of checks for failed streams.
 const TICK: Duration = Duration::from_millis(200);
@@ -248,8 +250,11 @@ impl Registry {
         let entry = self.entry(name)?;
         let _working = lock(&entry.work);
         self.check_present(name, &entry)?;
-        self.stop(&entry);
-        self.start(&entry);
+        let span = tracing::info_span!(target: TARGET, "stream.restart", stream = name);
+        span.in_scope(|| {
+            self.stop(&entry);
+            self.start(&entry);
+        });
         Ok(entry.view())
     }
 
@@ -275,6 +280,17 @@ impl Registry {
     /// Returns an error if there is no such stream.
     pub fn view(&self, name: &str) -> Result<StreamView> {
         self.entry(name).map(|entry| entry.view())
+    }
+
+    /// A stream with its state and the percentiles of its latency. Takes milliseconds for a stream that has run for an hour.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such stream.
+    pub fn view_with_percentiles(&self, name: &str) -> Result<StreamView> {
+        let entry = self.entry(name)?;
+        let running = lock(&entry.slot).running.clone();
+        let percentiles = running.and_then(|running| running.percentiles());
+        Ok(StreamView { latency_percentiles_ms: percentiles, ..entry.view() })
     }
 
     /// All streams with their states, sorted by name.
@@ -445,8 +461,20 @@ impl Registry {
             (slot.state, slot.error, slot.retry_at, slot.started) = (State::Starting, None, None, Instant::now());
         }
         let spec = lock(&entry.slot).spec.clone();
-        let running = self.0.backend.start(start, entry.feed.clone()).map_err(|failure| refused(&failure, &spec))?;
-        lock(&entry.slot).running = Some(running.into());
+        let span = tracing::info_span!(
+            target: TARGET,
+            "stream.start",
+            stream = spec.name,
+            pipeline = spec.pipeline,
+            otel.status_code = field::Empty,
+            otel.status_description = field::Empty,
+        );
+        let started = span.in_scope(|| self.0.backend.start(start, entry.feed.clone())).map_err(|failure| refused(&failure, &spec));
+        if let Err(error) = &started {
+            span.record("otel.status_code", "ERROR");
+            span.record("otel.status_description", &*error.message);
+        }
+        lock(&entry.slot).running = Some(started?.into());
         Ok(())
     }
 
@@ -455,7 +483,9 @@ impl Registry {
         let running = lock(&entry.slot).running.clone();
         lock(&entry.slot).state = State::Stopping;
         if let Some(running) = running {
-            let counters = running.stop();
+            let name = lock(&entry.slot).spec.name.clone();
+            let span = tracing::info_span!(target: TARGET, "stream.stop", stream = name);
+            let counters = span.in_scope(|| running.stop());
             let mut slot = lock(&entry.slot);
             slot.past.add(&counters);
             slot.running = None;
@@ -581,6 +611,7 @@ impl Entry {
             restarts: counters.restarts,
             in_flight: counters.in_flight,
             latency_ms: (n_latencies > 0).then(|| counters.latency.sum.as_secs_f64() * 1e3 / n_latencies as f64),
+            latency_percentiles_ms: None,
             objects: self.feed.objects(),
             places: self.feed.places(),
             destinations: counters.destinations,
@@ -603,6 +634,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::backend::Status;
     use crate::config::{Config, Limits};
+    use crate::stream::Percentiles;
 
     /// A backend whose streams do what their input says: `test:1` runs, `test:2` fails at once, `test:3` cannot be built.
     #[derive(Default, Clone)]
@@ -670,6 +702,10 @@ pub(crate) mod tests {
             } else {
                 Status { state: State::Running, error: None, counters }
             }
+        }
+
+        fn percentiles(&self) -> Option<Percentiles> {
+            Some(Percentiles { p50: 1.0, p95: 2.0, p99: 3.0 })
         }
 
         fn change(&self, start: &Start) -> Result<bool, Failure> {

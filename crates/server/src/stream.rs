@@ -177,6 +177,9 @@ pub struct StreamView {
     pub in_flight: u64,
     /// Mean time from the first to the last inference element, in milliseconds.
     pub latency_ms: Option<f64>,
+    /// Percentiles of this time since the stream has started. Missing in lists, and unless a client asks for them with `percentiles=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_percentiles_ms: Option<Percentiles>,
     /// Objects in the newest frame, by label.
     pub objects: BTreeMap<String, u64>,
     /// Counts of lines and zones at which something has happened, by name.
@@ -202,11 +205,23 @@ impl StreamView {
             restarts: 0,
             in_flight: 0,
             latency_ms: None,
+            latency_percentiles_ms: None,
             objects: BTreeMap::new(),
             places: Vec::new(),
             destinations: Vec::new(),
         }
     }
+}
+
+/// Times in milliseconds that 50, 95 and 99 % of the frames do not exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Percentiles {
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
 }
 
 /// Counts of a line or a zone since the stream was added or the server was started.

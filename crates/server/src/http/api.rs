@@ -78,7 +78,9 @@ pub(super) struct Login {
 
 /// Runs an operation that may block on another thread.
 pub(super) async fn blocking<T: Send + 'static>(app: App, act: impl FnOnce(&Registry) -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(move || act(&app.registry)).await;
+    // What the operation does belongs to the request.
+    let span = tracing::Span::current();
+    let done = tokio::task::spawn_blocking(move || span.in_scope(|| act(&app.registry))).await;
     done.unwrap_or_else(|error| Err(Error::internal(format!("internal error: {error}"))))
 }
 
@@ -97,8 +99,14 @@ fn node_name(app: &App) -> Option<String> {
     app.nodes.as_ref().map(|(nodes, _)| nodes.name().to_owned())
 }
 
-pub(super) async fn stream(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
-    blocking(app.clone(), move |registry| match (registry.view(&name), &app.nodes) {
+pub(super) async fn stream(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Json<StreamView>> {
+    options.allow(&["percentiles"])?;
+    let has_percentiles = options.flag("percentiles", false)?;
+    let view = move |registry: &Registry, name: &str| match has_percentiles {
+        true => registry.view_with_percentiles(name),
+        false => registry.view(name),
+    };
+    blocking(app.clone(), move |registry| match (view(registry, &name), &app.nodes) {
         (Ok(view), _) => Ok(Json(StreamView { node: node_name(&app), ..view })),
         (Err(_), Some((nodes, _))) => nodes.known(&name).map(Json),
         (Err(error), None) => Err(error),

@@ -7,6 +7,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use tracing::{Instrument, field};
 
 use super::{Access, App, api, crops, guard, live, models, nodes, peers, video};
 use crate::backend::Video;
@@ -15,6 +16,7 @@ use crate::models::Uploaded;
 use crate::nodes::NodeView;
 use crate::page;
 use crate::stream::{Change, StreamSpec, StreamView};
+use crate::telemetry::TARGET;
 use crate::token::Role;
 
 /// Returns the schema of a type.
@@ -75,7 +77,10 @@ pub(super) fn routes() -> Vec<Route> {
                 post(api::add),
             )
         },
-        route("get", "/api/streams/{name}", VIEWER, "Returns a stream with its state.", stream(), get(api::stream)),
+        Route {
+            options: &[("percentiles", "Whether the answer has the percentiles of the latency [false]")],
+            ..route("get", "/api/streams/{name}", VIEWER, "Returns a stream with its state.", stream(), get(api::stream))
+        },
         Route {
             body: Some(schema::<Change>),
             ..route(
@@ -276,7 +281,13 @@ pub(super) fn router(app: &App) -> Router {
         };
         // The layer that is added last runs first.
         let guarded = handler.route_layer(middleware::from_fn_with_state((app.clone(), route.access), guard::check));
-        router = router.route(route.path, guarded);
+        // Programs that monitor the server send these requests all the time.
+        let is_monitoring = ["/metrics", "/healthz", "/readyz"].contains(&route.path);
+        let traced = match is_monitoring {
+            true => guarded,
+            false => guarded.route_layer(middleware::from_fn_with_state((route.method, route.path), traced)),
+        };
+        router = router.route(route.path, traced);
     }
     for path in ["/", "/{*file}"] {
         let guarded = get(page::file).route_layer(middleware::from_fn_with_state((app.clone(), PUBLIC), guard::check));
@@ -290,6 +301,28 @@ pub(super) fn router(app: &App) -> Router {
         .layer(DefaultBodyLimit::max(app.registry.policy().config().limits.body_bytes))
         .layer(middleware::from_fn_with_state(app.clone(), finish))
         .with_state(app.clone())
+}
+
+/// Records a request as a span, until the head of the answer is known.
+async fn traced(State((method, path)): State<(&'static str, &'static str)>, request: Request, next: Next) -> Response {
+    let method = method.to_ascii_uppercase();
+    let span = tracing::info_span!(
+        target: TARGET,
+        "request",
+        otel.name = format_args!("{method} {path}"),
+        otel.kind = "server",
+        otel.status_code = field::Empty,
+        http.request.method = method,
+        http.route = path,
+        url.path = request.uri().path(),
+        http.response.status_code = field::Empty,
+    );
+    let response = next.run(request).instrument(span.clone()).await;
+    span.record("http.response.status_code", response.status().as_u16());
+    if response.status().is_server_error() {
+        span.record("otel.status_code", "ERROR");
+    }
+    response
 }
 
 /// Counts requests, and adds the headers that protect browsers.

@@ -29,10 +29,21 @@ async fn send(mut socket: WebSocket, app: &App, video: &Video) {
     let mut ping = tokio::time::interval(KEEP_ALIVE);
     let (mut viewer, mut items) = video.watch();
     loop {
-        for message in items.drain(..).flat_map(messages) {
-            // A client that reads nothing must not keep the encoder running.
-            if !send_in_time(&mut socket, message, KEEP_ALIVE).await {
-                return;
+        for item in items.drain(..) {
+            let counted = match &item {
+                Item::Fragment { arrived: Some(arrived), is_encoded, .. } => Some((*arrived, *is_encoded)),
+                _ => None,
+            };
+            for message in messages(item) {
+                // A client that reads nothing must not keep the encoder running.
+                if !send_in_time(&mut socket, message, KEEP_ALIVE).await {
+                    return;
+                }
+            }
+            if let Some((arrived, is_encoded)) = counted {
+                let counts = &app.registry.hub().video;
+                let delays = if is_encoded { &counts.delay_encoded } else { &counts.delay_passed };
+                delays.add(arrived.elapsed());
             }
         }
         let is_due = tokio::select! {
@@ -62,7 +73,7 @@ fn messages(item: Item) -> Vec<Message> {
     let text = |content: serde_json::Value| Message::Text(content.to_string().into());
     match item {
         Item::Begin(header) => vec![text(serde_json::json!({"begin": header.codec})), Message::Binary(header.bytes)],
-        Item::Fragment(fragment) => vec![Message::Binary(fragment)],
+        Item::Fragment { bytes, .. } => vec![Message::Binary(bytes)],
         Item::Frame { time_us, number } => vec![text(serde_json::json!({"frame": number, "time_us": time_us}))],
         Item::Failed(reason) => vec![text(serde_json::json!({"error": &*reason}))],
         // The socket closes instead.

@@ -7,6 +7,7 @@
 //! The source compresses a frame before the stream has its results. So a fragment waits until its frame has passed the stream, at most
 //! `MAX_WAIT`. Results then do not arrive later than the picture to which they belong.
 
+mod delay;
 mod h264;
 mod mp4;
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::broadcast;
+
+pub use delay::Delays;
 
 /// Number of items that may wait for a slow viewer: some seconds.
 const MAX_WAITING: usize = 256;
@@ -43,7 +46,14 @@ pub enum Item {
     /// A file begins. The fragments that follow belong to it.
     Begin(Header),
     /// A fragment of the file.
-    Fragment(Bytes),
+    Fragment {
+        /// The fragment.
+        bytes: Bytes,
+        /// When its frame has arrived at the server; `None`: not known, or the fragment is one that was kept for new viewers.
+        arrived: Option<Instant>,
+        /// Whether an encoder of this server has compressed the frame.
+        is_encoded: bool,
+    },
     /// The frame with this number is at this time of the file.
     Frame {
         /// Time in the file in microseconds.
@@ -95,6 +105,8 @@ pub struct Compressed<'a> {
     pub is_key: bool,
     /// Whether an encoder of this server has compressed it, and not the source.
     pub is_encoded: bool,
+    /// When it has arrived at the server; `None`: not known, or [`Video::passed`] tells it.
+    pub arrived: Option<Instant>,
 }
 
 /// Counters of the video of all streams.
@@ -106,6 +118,10 @@ pub struct Counts {
     pub encoded: AtomicU64,
     /// Frames of sources that were sent as they are.
     pub passed: AtomicU64,
+    /// Delays of frames that were compressed for viewers.
+    pub delay_encoded: Delays,
+    /// Delays of frames that were sent as they are.
+    pub delay_passed: Delays,
 }
 
 /// The video of one stream. Clones share it.
@@ -138,8 +154,16 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Time stamps of compressed frames, and their times in the file, in nanoseconds.
     times: VecDeque<(u64, u64)>,
-    /// Time stamps of frames that have passed the stream before they were compressed, and their numbers.
-    numbers: VecDeque<(u64, u64)>,
+    /// Frames that have passed the stream before they were compressed.
+    numbers: VecDeque<Passed>,
+}
+
+/// A frame that has passed the stream.
+#[derive(Debug)]
+struct Passed {
+    pts_ns: u64,
+    number: u64,
+    arrived: Option<Instant>,
 }
 
 /// A compressed frame that was not sent yet.
@@ -151,7 +175,11 @@ struct Waiting {
     time: u64,
     delay: i64,
     is_key: bool,
-    arrived: Instant,
+    is_encoded: bool,
+    /// When its frame has arrived at the server.
+    arrived: Option<Instant>,
+    /// Since when it waits.
+    since: Instant,
     /// Whether its results are known, or those of a later frame.
     is_due: bool,
 }
@@ -291,19 +319,21 @@ impl Video {
         let displayed = time.saturating_add_signed(delay);
         push(&mut state.times, (frame.pts_ns, displayed));
         // A file that starts again has the same time stamps again, so each number is used once.
-        let known = state.numbers.iter().rposition(|(pts, _)| pts.abs_diff(frame.pts_ns) <= SAME_FRAME);
-        let number = known.and_then(|idx| state.numbers.remove(idx)).map(|(_, number)| number);
-        if let Some(number) = number {
+        let known = state.numbers.iter().rposition(|passed| passed.pts_ns.abs_diff(frame.pts_ns) <= SAME_FRAME);
+        let passed = known.and_then(|idx| state.numbers.remove(idx));
+        if let Some(Passed { number, .. }) = passed {
             self.send(Item::Frame { time_us: displayed / 1000, number });
         }
-        let is_due = number.is_some();
-        state.waiting.push_back(Waiting { bytes, pts_ns: frame.pts_ns, time, delay, is_key: frame.is_key, arrived: now, is_due });
+        let is_due = passed.is_some();
+        let arrived = frame.arrived.or(passed.and_then(|passed| passed.arrived));
+        let (is_key, is_encoded) = (frame.is_key, frame.is_encoded);
+        state.waiting.push_back(Waiting { bytes, pts_ns: frame.pts_ns, time, delay, is_key, is_encoded, arrived, since: now, is_due });
         self.flush(&mut state, now);
         true
     }
 
-    /// Tells the number of a frame that has passed the stream.
-    pub fn passed(&self, pts_ns: u64, number: u64) {
+    /// Tells the number of a frame that has passed the stream, and when it has arrived at the server, if this is known.
+    pub fn passed(&self, pts_ns: u64, number: u64, arrived: Option<Instant>) {
         let mut state = self.lock();
         if !self.is_wanted() {
             return;
@@ -311,7 +341,7 @@ impl Video {
         let displayed = state.times.iter().rev().find(|(pts, _)| pts.abs_diff(pts_ns) <= SAME_FRAME).map(|(_, time)| *time);
         match displayed {
             Some(time) => self.send(Item::Frame { time_us: time / 1000, number }),
-            None => push(&mut state.numbers, (pts_ns, number)),
+            None => push(&mut state.numbers, Passed { pts_ns, number, arrived }),
         }
         // Frames that are decoded before this one are due, too: it may need them.
         if let Some(last) = state.waiting.iter().rposition(|waiting| waiting.pts_ns <= pts_ns + SAME_FRAME) {
@@ -355,7 +385,7 @@ impl Video {
     /// Sends the frames that are due. The last one waits, because its duration is not known yet.
     fn flush(&self, state: &mut State, now: Instant) {
         while let [first, second, ..] = state.waiting.make_contiguous() {
-            if !first.is_due && now.duration_since(first.arrived) < MAX_WAIT {
+            if !first.is_due && now.duration_since(first.since) < MAX_WAIT {
                 return;
             }
             let micro = |time: u64| time / 1000;
@@ -367,10 +397,11 @@ impl Video {
                 delay: i32::try_from(first.delay / 1000).unwrap_or(0),
                 is_key: first.is_key,
             };
-            let (fragment, is_key) = (mp4::fragment(state.n_fragments, &frame), first.is_key);
+            let (bytes, is_key) = (mp4::fragment(state.n_fragments, &frame), first.is_key);
+            let (arrived, is_encoded) = (first.arrived, first.is_encoded);
             state.n_fragments = state.n_fragments.wrapping_add(1);
             state.waiting.pop_front();
-            let is_full = state.kept.len() > MAX_KEPT || state.kept_bytes + fragment.len() > MAX_KEPT_BYTES;
+            let is_full = state.kept.len() > MAX_KEPT || state.kept_bytes + bytes.len() > MAX_KEPT_BYTES;
             if is_key || is_full {
                 // The header remains.
                 state.kept.truncate(1);
@@ -378,10 +409,10 @@ impl Video {
             }
             // After too many fragments without a key frame, new viewers wait for the next one.
             if is_key || state.kept.len() > 1 {
-                state.kept_bytes += fragment.len();
-                state.kept.push(Item::Fragment(fragment.clone()));
+                state.kept_bytes += bytes.len();
+                state.kept.push(Item::Fragment { bytes: bytes.clone(), arrived: None, is_encoded });
             }
-            self.send(Item::Fragment(fragment));
+            self.send(Item::Fragment { bytes, arrived, is_encoded });
         }
     }
 
@@ -412,7 +443,16 @@ mod tests {
 
     fn frame(pts_ms: u64, is_key: bool) -> Compressed<'static> {
         let format = Format::Lengths { config: &CONFIG };
-        Compressed { bytes: &[1, 2, 3], format, size: (64, 48), pts_ns: pts_ms * MS, dts_ns: None, is_key, is_encoded: false }
+        Compressed {
+            bytes: &[1, 2, 3],
+            format,
+            size: (64, 48),
+            pts_ns: pts_ms * MS,
+            dts_ns: None,
+            is_key,
+            is_encoded: false,
+            arrived: None,
+        }
     }
 
     fn video() -> (Video, Arc<Counts>) {
@@ -425,7 +465,7 @@ mod tests {
     }
 
     fn n_fragments(items: &[Item]) -> usize {
-        items.iter().filter(|item| matches!(item, Item::Fragment(_))).count()
+        items.iter().filter(|item| matches!(item, Item::Fragment { .. })).count()
     }
 
     #[test]
@@ -447,7 +487,7 @@ mod tests {
         (0..4).for_each(|idx| assert!(video.compressed(&frame(idx * 40, idx == 0))));
         let items = received(&mut viewer);
         assert!(matches!(&items[..], [Item::Begin(header)] if header.codec == "avc1.42C01F"), "{items:?}");
-        video.passed(40 * MS + 500, 17);
+        video.passed(40 * MS + 500, 17, None);
         let items = received(&mut viewer);
         assert_eq!(items[0], Item::Frame { time_us: 40_000, number: 17 });
         assert_eq!(n_fragments(&items), 2);
@@ -459,7 +499,7 @@ mod tests {
         let (mut viewer, _) = video.watch();
         for number in 0..8 {
             video.compressed(&frame(number % 4 * 40, number % 4 == 0));
-            video.passed(number % 4 * 40 * MS, number);
+            video.passed(number % 4 * 40 * MS, number, None);
         }
         let items = received(&mut viewer);
         let frames =
@@ -472,7 +512,7 @@ mod tests {
         let (video, _) = video();
         let (mut viewer, _) = video.watch();
         for idx in 0..3 {
-            video.passed(idx * 40 * MS, 100 + idx);
+            video.passed(idx * 40 * MS, 100 + idx, None);
             video.compressed(&frame(idx * 40, idx == 0));
         }
         let items = received(&mut viewer);
@@ -481,16 +521,41 @@ mod tests {
     }
 
     #[test]
+    fn fragment_has_the_time_at_which_its_frame_has_arrived() {
+        let (video, _) = video();
+        let (mut viewer, _) = video.watch();
+        let arrived = Some(Instant::now());
+        // The source has compressed the first two frames, and the encoder the others.
+        for idx in 0..2 {
+            video.compressed(&Compressed { arrived, ..frame(idx * 40, idx == 0) });
+            video.passed(idx * 40 * MS, idx, None);
+        }
+        for idx in 2..4 {
+            video.passed(idx * 40 * MS, idx, arrived);
+            video.compressed(&Compressed { is_encoded: true, ..frame(idx * 40, false) });
+        }
+        let of = |items: &[Item]| -> Vec<(Option<Instant>, bool)> {
+            let fragments = items.iter().filter_map(|item| match item {
+                Item::Fragment { arrived, is_encoded, .. } => Some((*arrived, *is_encoded)),
+                _ => None,
+            });
+            fragments.collect()
+        };
+        assert_eq!(of(&received(&mut viewer)), [(arrived, false), (arrived, false), (arrived, true)]);
+        assert_eq!(of(&video.watch().1), [(None, false), (None, false), (None, true)], "new viewers are not late");
+    }
+
+    #[test]
     fn new_viewer_gets_the_file_from_the_last_key_frame_on() {
         let (video, _) = video();
         let _first = video.watch();
         for idx in 0..10 {
             video.compressed(&frame(idx * 40, idx % 4 == 0));
-            video.passed(idx * 40 * MS, idx);
+            video.passed(idx * 40 * MS, idx, None);
         }
         let (_, kept) = video.watch();
         // Key frames are 0, 4 and 8. The last frame waits for the next one.
-        assert!(matches!(&kept[..], [Item::Begin(_), Item::Fragment(_)]), "{kept:?}");
+        assert!(matches!(&kept[..], [Item::Begin(_), Item::Fragment { .. }]), "{kept:?}");
         assert!(video.compressed(&Compressed { format: Format::Lengths { config: &[1, 77, 0, 31] }, ..frame(400, true) }));
         let (_, kept) = video.watch();
         assert!(matches!(&kept[..], [Item::Begin(header)] if header.codec == "avc1.4D001F"), "another file: {kept:?}");
@@ -510,7 +575,7 @@ mod tests {
         for idx in 0..MAX_WAITING as u64 {
             video.compressed(&frame(idx * 40, true));
             current = Some(video.watch().0);
-            video.passed(idx * 40 * MS, idx);
+            video.passed(idx * 40 * MS, idx, None);
         }
         let mut current = current.unwrap();
         video.end();
@@ -534,12 +599,12 @@ mod tests {
         let n_kept = |video: &Video| n_fragments(&video.watch().1);
         for idx in 0..6 {
             video.compressed(&large(idx, idx == 0));
-            video.passed(idx * 40 * MS, idx);
+            video.passed(idx * 40 * MS, idx, None);
         }
         assert_eq!(n_kept(&video), 0, "the header remains");
         for idx in 6..9 {
             video.compressed(&large(idx, idx == 6));
-            video.passed(idx * 40 * MS, idx);
+            video.passed(idx * 40 * MS, idx, None);
         }
         assert_eq!(n_kept(&video), 2, "a key frame begins again");
     }
