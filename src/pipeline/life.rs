@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::carry::Carried;
 use super::handle::{Board, Event, StreamId};
+use super::run::MAX_WARNINGS;
 use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request, Way};
 use super::{Ending, Error, Input, Plan, Result, check, live};
@@ -24,8 +25,6 @@ const ABANDONED_DELAY: Duration = Duration::from_secs(1);
 const MAX_ABANDONED_WAIT: Duration = Duration::from_secs(10);
 /// A time that is never reached.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Maximum number of stored warnings of a stream that is restarted again and again.
-const MAX_WARNINGS: usize = 100;
 
 /// A supervised stream.
 pub(super) struct Life {

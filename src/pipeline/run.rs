@@ -15,11 +15,14 @@ pub struct Ending {
     pub interrupted: bool,
     /// Whether the stream was stopped before EOS had passed all elements, so that frames in flight were lost.
     pub forced: bool,
-    /// Warnings of elements. Each text occurs once.
+    /// Warnings of elements. Each text occurs once. At most 100 are stored.
     pub warnings: Vec<String>,
     /// Number of unreadable images, which were skipped.
     pub n_skipped_images: u64,
 }
+
+/// Maximum number of stored warnings of a stream.
+pub(super) const MAX_WARNINGS: usize = 100;
 
 /// Progress of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

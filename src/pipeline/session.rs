@@ -15,6 +15,7 @@ use super::decoded::Decoded;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
+use super::run::MAX_WARNINGS;
 use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
@@ -549,11 +550,13 @@ impl Session {
         }
     }
 
-    /// Reports a warning, unless the same text was already reported.
+    /// Reports a warning, unless it is among the stored ones. At most [`MAX_WARNINGS`] are stored.
     fn warn(&mut self, warning: String) {
         let warning = self.parts.secrets.scrub(&warning).into_owned();
         if !self.ending.warnings.contains(&warning) {
-            self.ending.warnings.push(warning.clone());
+            if self.ending.warnings.len() < MAX_WARNINGS {
+                self.ending.warnings.push(warning.clone());
+            }
             self.board.report(self.stream, Event::Warning(warning));
         }
     }
