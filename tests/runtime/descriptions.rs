@@ -9,6 +9,7 @@ use roiflow::frame::{Frame, PixelFormat, Rect, Size};
 use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
 use roiflow::stages::{Description, KnownBy, ModelSpec, Source, Stage, StageOptions, Task};
 use roiflow::tensor::ElementType;
+use roiflow::vision::decode::{Output, Results};
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
 use serde_json::Value;
 
@@ -599,4 +600,45 @@ fn known_ports_with_an_additional_output_are_not_certain() {
     let more = [retinaface, &[("mask", &[1, 16800, 32])]].concat();
     let message = refused(&ports(&[faces], &more));
     assert!(message.contains("has no description"), "{message}");
+}
+
+/// The last output is quantized, with a zero point. The scores of the second box are `(40 - 20) * 0.04` and `(22 - 20) * 0.04`.
+#[test]
+fn quantized_tensors_represent_numbers_by_scale_and_zero_point() {
+    let info = ports(&[("image", &[1, 3, 64, 64])], &[("boxes", &[1, 2, 4]), ("scores", &[1, 2, 2])]);
+    let scratch = Scratch::new("quantized");
+    let load = |input: &str, output: &str| {
+        let text = format!(
+            "version = 1\ntask = \"detection\"\n[input]\nmean = 10\nscale = 2\n{input}\n[output]\ndecoder = \"boxes-scores\"\n{output}\n"
+        );
+        let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
+        ModelSpec::load(&named, &info)
+    };
+    let spec =
+        load("quantization = { scale = 0.5, zero-point = 100 }", "quantization = { scores = { scale = 0.04, zero-point = 20 } }").unwrap();
+    // A pixel of 60 is the number (60 - 10) / 2 = 25, whose integer is 25 / 0.5 + 100 = 150.
+    let (mean, scale) = (spec.preprocess.mean[0], spec.preprocess.scale[0]);
+    assert_eq!((60.0 - mean) / scale, 150.0);
+    let scores = [20.0, 20.0, 40.0, 22.0];
+    let outputs = [
+        Output { name: "boxes", shape: &[1, 2, 4], data: &[0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 1.0, 1.0] },
+        Output { name: "scores", shape: &[1, 2, 2], data: &scores },
+    ];
+    let mut results = Results::default();
+    spec.heads[0].decode(&outputs, Size::new(64, 64), &mut results).unwrap();
+    assert_eq!((results.boxes.len(), results.boxes[0].class_id, results.boxes[0].row), (1, 0, 1));
+    assert!((results.boxes[0].score - 0.8).abs() < 1e-6, "{:?}", results.boxes);
+    for (input, output, parts) in [
+        ("quantization = { scale = 0.0 }", "", ["[input] `quantization`", "expected a scale"]),
+        ("quantization = { zero-point = 1 }", "", ["missing field `scale`", "line 6"]),
+        (
+            "",
+            "quantization = { scores = { scale = 1.0, zero-point = 70000 } }",
+            ["[output] `quantization` of `scores`", "got 1e0 and 70000"],
+        ),
+        ("", "quantization = { score = { scale = 1.0 } }", ["expected the name of an output, got `score`", "`scores`"]),
+    ] {
+        let message = load(input, output).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{parts:?}: {message}");
+    }
 }

@@ -47,6 +47,38 @@ pub(super) struct WrittenInput {
     rotated: Option<bool>,
     /// Width and height of the input, for models with dynamic size.
     size: Option<[usize; 2]>,
+    /// For models with a quantized input: the input has `value / scale + zero-point`, where `value` is the result of `mean` and `scale`.
+    quantization: Option<Quantization>,
+}
+
+/// How a tensor stores numbers as integers: `number = (integer - zero-point) * scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct Quantization {
+    /// Difference of the numbers of two adjacent integers.
+    scale: f32,
+    /// The integer of the number 0. Default: 0.
+    #[serde(default)]
+    zero_point: i32,
+}
+
+impl Quantization {
+    /// Checks the values. `key` names the key in messages.
+    pub(super) fn checked(self, key: &str) -> Result<Self> {
+        if !(1e-9..=1e6).contains(&self.scale) || self.zero_point.abs() > 65_536 {
+            return Err(config(format!(
+                "{key}: expected a scale from 1e-9 to 1000000 and a zero point from -65536 to 65536, got {:e} and {}",
+                self.scale, self.zero_point
+            )));
+        }
+        Ok(self)
+    }
+
+    /// Converts integers of an output to the numbers that they represent.
+    pub(super) fn numbers(self, integers: &[f32]) -> Vec<f32> {
+        integers.iter().map(|integer| (integer - self.zero_point as f32) * self.scale).collect()
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,6 +182,16 @@ impl WrittenInput {
             Some(270) => Rotation::Counterclockwise,
             Some(other) => return Err(config(format!("[input] `rotate`: expected 0, 90, 180 or 270 degrees clockwise, got {other}"))),
         };
+        let mut mean = per_channel("mean", self.mean.as_ref().map(Numbers::as_slice), color, defaults.mean)?;
+        let mut scale = scale;
+        if let Some(quantization) = self.quantization {
+            // `(pixel - mean) / divisor / scale + zero_point` is again a difference divided by a number.
+            let Quantization { scale: step, zero_point } = quantization.checked("[input] `quantization`")?;
+            for (mean, divisor) in mean.iter_mut().zip(&mut scale) {
+                *divisor *= step;
+                *mean -= zero_point as f32 * *divisor;
+            }
+        }
         Ok(Preprocess {
             color,
             rotation,
@@ -164,7 +206,7 @@ impl WrittenInput {
                 WrittenResize::Crop => Resize::Crop,
             },
             pad,
-            mean: per_channel("mean", self.mean.as_ref().map(Numbers::as_slice), color, defaults.mean)?,
+            mean,
             scale,
             rounding: match self.rounding {
                 Some(WrittenRounding::U8) => Rounding::U8,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::deduce::evidence;
+use super::input::Quantization;
 use super::{Source, StageOptions, Task, config};
 use crate::frame::Size;
 use crate::labels::Labels;
@@ -37,6 +38,8 @@ pub struct Head {
     pub roles: Vec<(usize, Arc<str>)>,
     /// Labels of the classes.
     pub labels: Labels,
+    /// Index of each quantized output, and how its integers represent numbers.
+    quantized: Vec<(usize, Quantization)>,
 }
 
 impl Head {
@@ -46,6 +49,19 @@ impl Head {
     /// Returns the errors of [`Decoder::decode`].
     pub fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> tensor::Result<()> {
         results.clear();
+        if self.quantized.is_empty() {
+            return self.decode_numbers(outputs, input, results);
+        }
+        let numbers: Vec<Vec<f32>> = self.quantized.iter().map(|(idx, quantization)| quantization.numbers(outputs[*idx].data)).collect();
+        let mut outputs = outputs.to_vec();
+        for ((idx, _), numbers) in self.quantized.iter().zip(&numbers) {
+            outputs[*idx].data = numbers;
+        }
+        self.decode_numbers(&outputs, input, results)
+    }
+
+    /// Like [`Head::decode`], for outputs that are not quantized.
+    fn decode_numbers(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> tensor::Result<()> {
         if let Some(output_idx) = self.output_idx {
             return self.decoder.decode(&outputs[output_idx..=output_idx], input, results);
         }
@@ -69,6 +85,9 @@ pub(super) struct HeadKeys {
     /// For other decoders: names of the outputs by role, if shapes do not distinguish them.
     #[serde(default)]
     tensors: BTreeMap<String, String>,
+    /// For quantized outputs: scale and zero point of each output, by its name.
+    #[serde(default)]
+    quantization: BTreeMap<String, Quantization>,
 }
 
 /// Keys of heads with labels.
@@ -165,7 +184,7 @@ impl Context<'_> {
         assumed: &mut Vec<String>,
     ) -> Result<(Vec<Head>, u32)> {
         let (info, registry) = (self.info, &self.options.engine.decoders());
-        let HeadKeys { decoder, tensor, tensors } = section.read().map_err(|error| wrong_key(&error))?;
+        let HeadKeys { decoder, tensor, tensors, quantization } = section.read().map_err(|error| wrong_key(&error))?;
         let decoder_name = match decoder {
             Some(decoder) => self.known(decoder)?,
             None => self.deduced(&tensors, assumed)?.to_owned(),
@@ -230,6 +249,10 @@ impl Context<'_> {
             check_labels(&labels, n_classes)?;
         }
         let decoder = self.with_class_thresholds(decoder, &labels, n_classes)?;
+        let quantized = |(name, quantization): (&String, &Quantization)| -> Result<(usize, Quantization)> {
+            Ok((output_named(info, name)?, quantization.checked(&format!("[output] `quantization` of `{name}`"))?))
+        };
+        let quantized: Vec<(usize, Quantization)> = quantization.iter().map(quantized).collect::<Result<_>>()?;
         let n_heads = output_idxs.len();
         let head = |output_idx: Option<usize>| Head {
             name: if n_heads == 1 { name.clone() } else { output_idx.map_or("", |output_idx| info.outputs[output_idx].name()).into() },
@@ -238,6 +261,7 @@ impl Context<'_> {
             output_idx,
             roles: roles.clone(),
             labels: labels.clone(),
+            quantized: quantized.clone(),
         };
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
     }
