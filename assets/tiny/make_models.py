@@ -132,6 +132,59 @@ def brightness():
     g.save("brightness", {"image": ["N", 3, 8, 8]}, {"probabilities": ["N", 5]})
 
 
+N_CLIP_FRAMES = 4
+
+
+def clip_scores(g, change):
+    """Scores of "brighter", "darker" and "still" for the change of the brightness, [N, 1]."""
+    still = g.op("Add", g.op("Mul", change, g.constant("zero", [0.0])), g.constant("least", [0.1]))
+    g.op("Concat", g.op("Relu", change), g.op("Relu", g.op("Neg", change)), still, axis=1, out="scores")
+
+
+def clip():
+    """Whether a clip of four frames becomes brighter or darker: the weighted sum of the frames' means, with weights that depend on the order."""
+    g = Graph()
+    means = g.op("ReduceMean", "clip", axes=[1, 3, 4], keepdims=0)  # [N, T]
+    weights = g.constant("weights", np.asarray([[-0.8], [-0.2], [0.2], [0.8]]) / 255.0)
+    clip_scores(g, g.op("MatMul", means, weights))
+    g.save("clip", {"clip": ["N", 3, N_CLIP_FRAMES, 8, 8]}, {"scores": ["N", 3]})
+
+
+def clip_open():
+    """The same for clips of any number of frames: the difference of the means of the newest and the oldest frame. The channels are last."""
+    g = Graph()
+    means = g.op("ReduceMean", "clip", axes=[2, 3, 4], keepdims=0)  # [1, T]
+    end = [g.constant("begin", [-1], np.int64), g.constant("end", [np.iinfo(np.int64).max], np.int64), g.constant("time", [1], np.int64)]
+    newest = g.op("Slice", means, *end)
+    oldest = g.op("Slice", means, g.constant("zero_at", [0], np.int64), g.constant("one_at", [1], np.int64), "time")
+    clip_scores(g, g.op("Mul", g.op("Sub", newest, oldest), g.constant("inverse", [1.0 / 255.0])))
+    g.save("clip_open", {"clip": [1, "T", 8, 8, 3]}, {"scores": [1, 3]})
+
+
+def quantized():
+    """The mean of each channel, as integers without DequantizeLinear and QuantizeLinear. Input: pixel - 128 as i8. Output: 20 + 200 times the
+    mean in 0..1, as u8."""
+    g = Graph()
+    pixels = g.op("Add", g.op("Cast", "image", to=FLOAT), g.constant("input_zero", [128.0]))
+    means = g.op("ReduceMean", pixels, axes=[2, 3], keepdims=0)
+    scores = g.op("Add", g.op("Mul", means, g.constant("scale", [200.0 / 255.0])), g.constant("output_zero", [20.5]))
+    g.op("Cast", g.op("Floor", scores), to=TensorProto.UINT8, out="scores")
+    g.save("quantized", {"image": ["N", 3, 8, 8]}, {"scores": ["N", 3]}, element=TensorProto.INT8, out_element=TensorProto.UINT8)
+
+
+def plate():
+    """Indexes of characters with the end -1, as license-plate-recognition-barrier-0001 gives them: the mean of each row of the image, from top
+    to bottom, rounded; rows whose mean is above 100 are -1."""
+    g = Graph()
+    means = g.op("ReduceMean", "image", axes=[1, 3], keepdims=0)  # [1, 8]
+    row = g.op("Floor", g.op("Add", means, g.constant("half", [0.5])))
+    is_end = g.op("Cast", g.op("Greater", row, g.constant("most", [100.0])), to=FLOAT)
+    one = g.constant("one", [1.0])
+    indexes = g.op("Sub", g.op("Mul", row, g.op("Sub", one, is_end)), is_end)
+    g.op("Reshape", indexes, g.constant("shape", [1, 8, 1, 1], np.int64), out="decode")
+    g.save("plate", {"image": [1, 3, 8, 8]}, {"decode": [1, 8, 1, 1]})
+
+
 def identity():
     g = Graph()
     g.op("Identity", "x", out="y")
@@ -258,7 +311,7 @@ def check():
     def run(stem, **inputs):
         session = onnxruntime.InferenceSession(FOLDER / f"{stem}.onnx", providers=["CPUExecutionProvider"])
         names = [port.name for port in session.get_outputs()]
-        kept = (np.uint8, np.int64)
+        kept = (np.uint8, np.int8, np.int64)
         values = {name: value if getattr(value, "dtype", None) in kept else np.asarray(value, np.float32) for name, value in inputs.items()}
         return dict(zip(names, session.run(None, values)))
 
@@ -302,6 +355,18 @@ def check():
     probabilities = run("brightness", image=np.stack([np.full((3, 8, 8), v) for v in (0.0, 51.0, 127.5, 255.0)]))["probabilities"]
     same(probabilities[1], [0.2, 0.8, 0, 0, 0])
     same(probabilities @ [0, 25, 50, 75, 100], [0, 20, 50, 100], 1e-4)
+
+    frames = np.stack([np.full((3, 8, 8), v) for v in (0.0, 51.0, 102.0, 153.0)], axis=1)[None]
+    change = 0.8 * 0.6 + 0.2 * 0.2
+    same(run("clip", clip=frames)["scores"], [[change, 0, 0.1]])
+    same(run("clip", clip=frames[:, :, ::-1])["scores"], [[0, change, 0.1]])
+    last = frames.transpose(0, 2, 3, 4, 1)
+    same(run("clip_open", clip=last)["scores"], [[0.6, 0, 0.1]])
+    same(run("clip_open", clip=last[:, ::-1])["scores"], [[0, 0.6, 0.1]])
+    colors = np.broadcast_to(np.array([200, 100, 50]).reshape(1, 3, 1, 1) - 128, (1, 3, 8, 8)).astype(np.int8)
+    assert run("quantized", image=colors)["scores"].tolist() == [[177, 98, 59]]
+    rows = np.broadcast_to(np.array([0.0, 1, 10, 11, 200, 3, 3, 3]).reshape(1, 1, 8, 1), (1, 3, 8, 8))
+    assert run("plate", image=rows)["decode"].flatten().tolist() == [0, 1, 10, 11, -1, 3, 3, 3]
 
     x = [[1.0, -2.0, 3.5, 0.0]]
     same(run("identity", x=x)["y"], x)
@@ -505,7 +570,7 @@ def transformer():
     (FOLDER / "transformer.onnx").write_bytes(model.SerializeToString())
 
 
-for make in (mask, pose, rotated, transformer, rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
+for make in (mask, pose, rotated, transformer, rectangle, stripes, fragile, color, brightness, clip, clip_open, quantized, plate, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

@@ -100,6 +100,8 @@ impl ReuseSettings {
 /// Result reuse of one element; see the module.
 pub(super) struct ResultReuse {
     settings: ReuseSettings,
+    /// Whether results are cached.
+    is_used: bool,
     /// Maximum number of frames with background runs. There is a limit because each of these frames keeps its buffer.
     max_in_background: usize,
     state: Mutex<State>,
@@ -165,18 +167,20 @@ pub(super) struct PendingResults {
 }
 
 impl ResultReuse {
-    /// Creates the result reuse of a classifier that runs `n_frames_at_once` frames at once.
-    pub(super) fn new(settings: &ReuseSettings, n_frames_at_once: usize, counts: Arc<ReuseCounts>) -> Self {
+    /// Creates the result reuse of a classifier that runs `n_frames_at_once` frames at once. With `always`, results are cached whatever the
+    /// settings are.
+    pub(super) fn new(settings: &ReuseSettings, n_frames_at_once: usize, counts: Arc<ReuseCounts>, always: bool) -> Self {
         let state = State { cache: ResultCache::new(settings.options), ..State::default() };
         let max_in_background = n_frames_at_once // running
             + 1; // waiting for a request, so that no request is idle
-        Self { settings: settings.clone(), max_in_background, state: Mutex::new(state), counts }
+        let is_used = always || settings.are_used();
+        Self { settings: settings.clone(), is_used, max_in_background, state: Mutex::new(state), counts }
     }
 
     /// Decides which objects of a frame are classified. The caller must pass frames in stream order.
     pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>, crop: &Crop) -> FramePlan {
         let mut plan = FramePlan::default();
-        if !self.settings.are_used() {
+        if !self.is_used {
             plan.now.extend(objects.map(|object| crop.region(object)));
             add(&self.counts.classified, plan.now.len());
             return plan;
@@ -253,7 +257,7 @@ impl ResultReuse {
 
     /// Adds cached results to the objects of an outgoing frame.
     pub(super) fn apply(&self, results: &mut FrameResults) {
-        if !self.settings.are_used() || results.detections.is_empty() {
+        if !self.is_used || results.detections.is_empty() {
             return;
         }
         let mut state = self.state.lock().unwrap();

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod bad_models;
+mod clips;
 mod crops;
 #[path = "../support/decoders.rs"]
 mod decoders;
@@ -47,6 +48,7 @@ mod sharing;
 mod simd;
 #[path = "../support/slow_proxy.rs"]
 mod slow_proxy;
+mod small_models;
 #[path = "../support/source.rs"]
 mod source;
 mod sources;

@@ -28,6 +28,7 @@ mod cameras;
 mod capi;
 mod cascade;
 mod classify;
+mod clips;
 mod copies;
 #[cfg(feature = "cli")]
 mod crops;

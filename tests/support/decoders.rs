@@ -125,7 +125,7 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
     let threshold = [0.0, 0.5, 1.0][source.below(3)];
     let number = |value: f32| if value.is_finite() { value.clamp(-1e9, 1e9) } else { 1.0 };
     let of_classes = format!("activation = \"{activation}\"\nthreshold = {threshold}");
-    let (name, keys) = match source.below(12) {
+    let (name, keys) = match source.below(13) {
         0 => ("classes", of_classes),
         1 => ("multi-label", of_classes),
         2 => ("expectation", format!("weights = {:?}", (0..n_classes).map(|_| number(source.value())).collect::<Vec<_>>())),
@@ -139,6 +139,7 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
         7 => ("movenet", String::new()),
         8 => ("class-map", ["", "threshold = 0.5", "classes-axis = \"last\""][source.below(3)].to_owned()),
         9 => ("anomaly", format!("threshold = {threshold}")),
+        10 => ("text-indexes", ["", "uppercase = true"][source.below(2)].to_owned()),
         _ => ("custom", String::new()),
     };
     let decoder = DecoderRegistry::built_in().make_from_text(name, &keys).unwrap_or_else(|error| panic!("{name}, {keys}: {error}"));

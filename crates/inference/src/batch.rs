@@ -98,6 +98,10 @@ impl FillInput for BatchInput {
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = catch_panic("preprocessing", || match (&image, alignment) {
+                (JobImage::Frame(_), _) if client.spec.clip.is_some() => Err(Error::new(
+                    ErrorKind::Config,
+                    "the model's input is a clip: expected the frames of a stream, got one image. Use the element `roiclassify`",
+                )),
                 // If the job has an alignment, that alignment maps the results back to the frame, so the transform of this batch item
                 // is the identity.
                 (JobImage::Frame(frame), Some(alignment)) => {

@@ -14,6 +14,7 @@
 
 mod batch;
 mod client;
+mod clips;
 mod copies;
 mod dispatch;
 pub mod engine;
@@ -44,6 +45,7 @@ use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as t
 pub use crate::runtime::text::{OneLine, Printable, Quoted};
 pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use client::{Scheduling, StageStats, StepStats};
+pub use clips::Clips;
 pub use engine::{Engine, Preparing};
 pub use gallery::{GalleryChoice, GalleryEntry, UNKNOWN, read_gallery};
 pub use image::image_input;
@@ -52,5 +54,5 @@ pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use run_guard::{CancelReason, RunGuard};
-pub use spec::{Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task, Thresholds};
+pub use spec::{Clip, ClipLayout, Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task, Thresholds};
 pub use stage::Stage;

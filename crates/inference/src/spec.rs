@@ -2,7 +2,7 @@
 //!
 //! Only this module reads the format. Its submodules:
 //!
-//! - `input` reads the part about preprocessing, `output` the part about decoders.
+//! - `input` reads the part about preprocessing, `clip` the part about inputs of several frames, `output` the part about decoders.
 //! - `description` finds the description of a model. `known` contains the built-in descriptions.
 //! - `deduce` creates a description from a model's metadata and ports, `model_proc` from a DL Streamer file.
 //! - `draft` writes a description as text.
@@ -10,6 +10,7 @@
 //! This module never guesses the preprocessing or decoding of a model. If it finds no description, its error names the file that the user
 //! must write.
 
+mod clip;
 mod deduce;
 mod description;
 mod draft;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use self::clip::WrittenClip;
 use self::input::WrittenInput;
 use super::labels::Labels;
 use super::model_inputs::ModelInputs;
@@ -38,6 +40,7 @@ use crate::tensor::Shape;
 use crate::vision::decode::Subject;
 use crate::vision::{Crop, Preprocess};
 
+pub use self::clip::{Clip, ClipLayout};
 pub use self::description::{Description, KnownBy, Source};
 pub use self::output::Head;
 
@@ -120,6 +123,8 @@ pub struct ModelSpec {
     pub preprocess: Preprocess,
     /// How a region is derived from a detection. Detectors have the default value.
     pub crop: Crop,
+    /// How the input consists of frames, if it is a clip.
+    pub clip: Option<Clip>,
     /// Width and height of the input.
     pub input_size: Size,
     /// Shape of the input with batch size 1.
@@ -186,7 +191,7 @@ impl ModelSpec {
     }
 
     fn parse(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
-        let written: Written = toml::from_str(&description.text).map_err(|error| config(with_hint(&error)))?;
+        let written = Written::of_text(&description.text).map_err(|error| config(with_hint(&error)))?;
         if written.version != 1 {
             return Err(config(format!("expected `version = 1`, got {}", written.version)));
         }
@@ -201,18 +206,29 @@ impl ModelSpec {
             ))
         })?;
         let port = &info.inputs[inputs.image];
-        let input_shape = written.input.image_shape(port, &preprocess)?;
-        if let Some(n_images @ 2..) = input_shape.first() {
+        let image_port = match &written.clip {
+            None => port.clone(),
+            Some(_) if written.task != Task::Classification => {
+                return Err(config("[clip]: expected a classifier, got a detector. Remove the section".to_owned()));
+            }
+            Some(clip) => clip.frame_port(port)?,
+        };
+        let image_shape = written.input.image_shape(&image_port, &preprocess)?;
+        if let Some(n_images @ 2..) = image_shape.first() {
             return Err(config(format!(
                 "the model's input {port} has a batch size of {n_images}: export the model with batch size 1 or a dynamic batch size"
             )));
         }
         let input_size = preprocess
-            .input_size(&input_shape)
+            .input_size(&image_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
             .map_err(|error| {
                 config(format!("the description contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]"))
             })?;
+        let (clip, input_shape) = match &written.clip {
+            None => (None, image_shape),
+            Some(clip) => clip.read(port, image_shape).map(|(clip, input_shape)| (Some(clip), input_shape))?,
+        };
         let model_name: Arc<str> = stem_of(&options.model).map_or("model".into(), Arc::from);
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(config(
@@ -229,7 +245,7 @@ impl ModelSpec {
         }
         let (task, crop) = (written.task, written.input.crop(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
-        Ok(Self { name, model_name, task, heads, preprocess, crop, input_size, input_shape, labels, assumed, source, origin })
+        Ok(Self { name, model_name, task, heads, preprocess, crop, clip, input_size, input_shape, labels, assumed, source, origin })
     }
 
     /// Whether the model is a classifier, and one of its heads gives the attribute with this name.
@@ -354,8 +370,12 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
         return Ok(model.clone());
     }
     // Ignore errors in the description. They are reported later, when the description is compared with the compiled model.
-    let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
-    match described.and_then(|written| written.input.sized(port)) {
+    let described = Description::find(options, model.info()).ok().and_then(|found| Written::of_text(&found.text).ok());
+    let sized = |written: Written| match &written.clip {
+        None => written.input.sized(port),
+        Some(clip) => clip.sized(port, &written.input),
+    };
+    match described.and_then(sized) {
         Some(shape) => model.reshape([(inputs.image, shape)]),
         None => Ok(model.clone()),
     }
@@ -412,10 +432,23 @@ struct Written {
     /// Preprocessing of the input.
     #[serde(default)]
     input: WrittenInput,
+    /// Classifiers whose input is a clip of several frames.
+    clip: Option<WrittenClip>,
     /// Decoding of the outputs.
     #[allow(dead_code, reason = "checks that the section exists; `output::read` reads its keys")]
     #[cfg_attr(test, schemars(schema_with = "schema::output"))]
     output: toml::Table,
+}
+
+impl Written {
+    /// Parses the text of a description.
+    fn of_text(text: &str) -> std::result::Result<Self, toml::de::Error> {
+        let mut written: Self = toml::from_str(text)?;
+        if let Some(clip) = &written.clip {
+            written.input.set_layout(clip.layout.of_frame())?;
+        }
+        Ok(written)
+    }
 }
 
 /// Identity and origin of the model. Has no effect on inference.

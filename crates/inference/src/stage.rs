@@ -12,11 +12,11 @@ use super::job::{Alignment, FrameRuns, Job, JobImage, JobInput};
 use super::model_inputs::ModelInputs;
 use super::spec::describe;
 use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task, Thresholds};
-use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size, Transform};
-use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
+use crate::frame::{Classification, Detection, Frame, ObjectId, PixelFormat, Point, Size, Transform};
+use crate::runtime::{CompiledModel, Error, ErrorKind, Port, Result};
 use crate::tensor::Tensor;
-use crate::vision::Region;
 use crate::vision::crop::RotatedPlacement;
+use crate::vision::{Region, Scratch};
 
 /// A detector or a classifier. Infers several frames and regions concurrently, and passes the results of each frame to a closure.
 ///
@@ -97,19 +97,19 @@ impl Stage {
     /// Calls `done` once with the results, on a worker thread, after the stage has released the frame's memory. `done` must not block. If
     /// the guard is canceled before the run starts, the frame fails.
     pub fn submit(&self, frame: Frame, frame_number: u64, guard: Arc<RunGuard>, done: impl FnOnce(StageResults) + Send + 'static) {
-        self.submit_whole(frame, frame_number, guard, false, done);
+        self.submit_whole(JobImage::Frame(frame), frame_number, guard, false, done);
     }
 
     fn submit_whole(
         &self,
-        frame: Frame,
+        image: JobImage,
         frame_number: u64,
         guard: Arc<RunGuard>,
         alone: bool,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
-        self.instance.queue.submit([Job::new(JobInput::whole(JobImage::Frame(frame)), runs)], alone);
+        self.instance.queue.submit([Job::new(JobInput::whole(image), runs)], alone);
     }
 
     /// Like [`Stage::submit`], for an input that the caller has preprocessed. `values` has the shape [`ModelSpec::input_shape`] and the element
@@ -125,9 +125,7 @@ impl Stage {
         guard: Arc<RunGuard>,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) -> Result<()> {
-        let ports = self.model().inputs();
-        let image = ModelInputs::of(ports).map_or(0, |inputs| inputs.image);
-        let (shape, expected) = (values.shape(), &ports[image]);
+        let (shape, expected) = (values.shape(), self.image_port());
         if shape != self.spec().input_shape || values.element() != expected.element || !values.layout().is_dense() {
             let message = format!(
                 "preprocessed input: expected dense values of {} {}, got {shape} {}",
@@ -206,21 +204,64 @@ impl Stage {
         Ok(JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id })
     }
 
+    /// Like [`Stage::submit_regions`], for a model whose input is a clip. Each clip is the ID of its region, and the input that
+    /// [`Clips::input`](super::Clips::input) returns. A clip without an ID is the whole frame.
+    pub fn submit_clips(
+        &self,
+        clips: impl IntoIterator<Item = (Option<ObjectId>, Tensor)>,
+        frame_number: u64,
+        guard: Arc<RunGuard>,
+        done: impl FnOnce(StageResults) + Send + 'static,
+    ) {
+        let input = |(region_idx, (id, values)): (usize, (Option<ObjectId>, Tensor))| JobInput {
+            region: id.map(|id| (region_idx, id)),
+            ..JobInput::whole(JobImage::Values(values, Transform::IDENTITY))
+        };
+        let inputs = clips.into_iter().enumerate().map(input).collect();
+        self.submit_inputs(inputs, frame_number, guard, StageResults::default(), done);
+    }
+
+    /// Writes a region, or the whole frame, into `target`: a tensor for one image, with batch size 1.
+    pub(super) fn preprocess_region(&self, frame: &Frame, region: Option<&Region>, target: &Tensor, scratch: &mut Scratch) -> Result<()> {
+        let preprocess = &self.spec().preprocess;
+        let input = region.map_or_else(|| Ok(JobInput::whole(JobImage::Frame(frame.clone()))), |region| self.input(frame, 0, region))?;
+        let mut bytes = target.bytes_mut()?;
+        match (&input.image, input.alignment) {
+            (JobImage::Frame(frame), Some(Alignment::Keypoints(similarity))) => {
+                preprocess.fill_along(frame, &similarity, &mut bytes, 0, scratch)?;
+            }
+            (JobImage::Frame(frame), Some(Alignment::Rotated(placement))) => {
+                preprocess.fill_rotated(frame, &placement, &mut bytes, 0, scratch)?;
+            }
+            (JobImage::Frame(frame), None) => {
+                preprocess.fill(frame, &mut bytes, 0, scratch)?;
+            }
+            (JobImage::Values(..), _) => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the port of the image input.
+    pub(super) fn image_port(&self) -> &Port {
+        let ports = self.model().inputs();
+        &ports[ModelInputs::of(ports).map_or(0, |inputs| inputs.image)]
+    }
+
     /// Runs `frame` without batching and blocks until the results are complete.
     ///
     /// # Errors
     /// Returns the error of the run if the run fails.
     pub fn run(&self, frame: &Frame) -> Result<StageResults> {
-        self.run_with(frame, RunGuard::now())
+        self.run_with(JobImage::Frame(frame.clone()), RunGuard::now())
     }
 
-    fn run_with(&self, frame: &Frame, guard: Arc<RunGuard>) -> Result<StageResults> {
+    fn run_with(&self, image: JobImage, guard: Arc<RunGuard>) -> Result<StageResults> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |results: StageResults| {
             // Sending fails only if the receiver was dropped, and the receiver exists until it gets the results.
             let _delivered = sender.send(results.into_result());
         };
-        self.submit_whole(frame.clone(), 0, guard, true, done);
+        self.submit_whole(image, 0, guard, true, done);
         receiver.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
@@ -255,11 +296,14 @@ impl Stage {
             return Ok(took);
         }
         let size @ Size { width, height } = self.spec().input_size;
-        let frame = Frame::from_packed(PixelFormat::Rgb, size, &vec![0; width as usize * height as usize * 3])?;
+        let image = match self.spec().clip {
+            None => JobImage::Frame(Frame::from_packed(PixelFormat::Rgb, size, &vec![0; width as usize * height as usize * 3])?),
+            Some(_) => JobImage::Values(Tensor::new(self.image_port().element, self.spec().input_shape)?, Transform::IDENTITY),
+        };
         let mut took = Duration::ZERO;
         for _ in 0..2 {
             let guard = RunGuard::now();
-            self.run_with(&frame, guard.clone())?;
+            self.run_with(image.clone(), guard.clone())?;
             took = guard.arrived().elapsed().saturating_sub(guard.waited().unwrap_or_default());
         }
         Ok(*warmed_up.insert(took))

@@ -8,6 +8,7 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
+use super::clips::ClipStore;
 use super::work::ClassifyWork;
 use crate::elements::classes::ClassCheck;
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
@@ -94,11 +95,13 @@ impl InferenceImpl for RoiClassify {
         };
         let classifier = if objects.is_some() { Stage::classifier(&options) } else { Stage::classifier_of_frames(&options) }?;
         let counts = self.obj().upcast_ref::<Inference>().reuse_counts().clone();
-        let reuse = Arc::new(ResultReuse::new(&settings.reuse, classifier.n_frames_at_once(), counts));
+        let clips = ClipStore::new(&classifier);
+        let reuse = Arc::new(ResultReuse::new(&settings.reuse, classifier.n_frames_at_once(), counts, clips.is_some()));
         Ok(Arc::new(ClassifyWork {
             classifier,
             objects,
             reuse,
+            clips,
             n_unaligned: AtomicU64::new(0),
             class_check: ClassCheck::default(),
             element: self.obj().upcast_ref::<gst::Element>().downgrade(),

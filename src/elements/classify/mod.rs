@@ -20,6 +20,15 @@
 //! With `gallery=FILE`, a model whose results are vectors names objects: the label is the name of the nearest vector in the file, or
 //! `unknown` if the best cosine is below `threshold`. `roiflow gallery add` writes the file.
 //!
+//! If the input of the model is a clip (`[clip]` in its description), as for the recognition of actions, the model gets the last frames of one
+//! object. Put `roitrack` upstream: objects without a track ID are not classified. An object carries its last result until the next run.
+//! With `inference-region=full-frame`, the clip has the last whole frames.
+//!
+//! ```text
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
+//!     ! roidetect model=person.onnx ! roitrack ! roiclassify model=action.onnx ! roipublish ! fakesink
+//! ```
+//!
 //! If the run of a region fails, the frame passes without the result of that region and is marked `failed`. The stream ends with an error
 //! after more than `max-failures` frames in a row in which all regions failed. Frames without regions are not counted.
 //!
@@ -56,6 +65,7 @@
 //! `stats` counts objects: `objects-classified`, `objects-recalled` (results were reused), `objects-nameless` (without a track ID),
 //! `objects-passed-over` (due, but too many background runs were active) and `objects-unaligned` (without keypoints for alignment).
 
+mod clips;
 mod imp;
 mod work;
 

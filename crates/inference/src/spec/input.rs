@@ -216,6 +216,19 @@ impl WrittenInput {
         })
     }
 
+    /// Sets the order of the axes of one frame of a clip, which `[clip]` defines.
+    pub(super) fn set_layout(&mut self, layout: InputLayout) -> std::result::Result<(), toml::de::Error> {
+        if self.layout.is_some() {
+            let message = "[input] `layout` and [clip]: expected only `layout` in [clip]. Remove `layout` from [input]";
+            return Err(<toml::de::Error as serde::de::Error>::custom(message));
+        }
+        self.layout = Some(match layout {
+            InputLayout::Nchw => WrittenLayout::Nchw,
+            InputLayout::Nhwc => WrittenLayout::Nhwc,
+        });
+        Ok(())
+    }
+
     /// Returns the options that define how a region is derived from a detection.
     pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
         let keys = [

@@ -32,7 +32,7 @@ type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
-const BUILT_IN: [(&str, Subject, MakeBuiltIn); 45] = [
+const BUILT_IN: [(&str, Subject, MakeBuiltIn); 46] = [
     ("yolov5", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::None), section)),
     ("yolov8", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::None), section)),
     ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::plain(section)?, section)),
@@ -73,6 +73,7 @@ const BUILT_IN: [(&str, Subject, MakeBuiltIn); 45] = [
     ("regression", Subject::Attributes, |section| Ok(Box::new(vector::Regression::new(section)?))),
     ("embedding", Subject::Attributes, |section| Ok(Box::new(section.keys::<vector::Embedding>()?))),
     ("ctc", Subject::Attributes, |section| Ok(Box::new(text::Ctc::new(section)?))),
+    ("text-indexes", Subject::Attributes, |section| Ok(Box::new(text::TextIndexes::new(section)?))),
     ("simcc", Subject::Attributes, |section| Ok(Box::new(pose::SimCc::new(section)?))),
     ("movenet", Subject::Attributes, |section| Ok(Box::new(pose::MoveNet::new(section)?))),
     ("class-map", Subject::Attributes, |section| Ok(Box::new(maps::ClassMap::new(section)?))),

@@ -1,4 +1,5 @@
-//! Text: the lines of a text detector (DB, Liao et al. 2020), and the characters of a recognizer (CTC, Graves et al. 2006).
+//! Text: the lines of a text detector (DB, Liao et al. 2020), the characters of a recognizer (CTC, Graves et al. 2006), and texts that a model has
+//! already decoded.
 
 use std::sync::Arc;
 
@@ -136,6 +137,83 @@ impl Decoder for Ctc {
 
     fn threshold(&self) -> Option<f32> {
         Some(self.threshold)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+}
+
+/// Description keys of recognizers that decode the text in the model.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct TextIndexesKeys {
+    /// Formats of the text; the first that matches is used. Texts that match no format are not reported. Default: all texts are reported.
+    #[serde(default)]
+    formats: Vec<FormatKeys>,
+    /// Whether letters become capitals before `formats` apply. Default: false.
+    #[serde(default)]
+    uppercase: bool,
+}
+
+/// Text as indexes of characters. The output has one index for each character, and -1 after the last character. The labels are the characters.
+#[derive(Debug)]
+pub(super) struct TextIndexes {
+    characters: Vec<Arc<str>>,
+    formats: TextFormats,
+}
+
+impl TextIndexes {
+    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+        let TextIndexesKeys { formats, uppercase } = section.keys()?;
+        Ok(Self { characters: Vec::new(), formats: TextFormats::new(&formats, uppercase)? })
+    }
+}
+
+impl Decoder for TextIndexes {
+    /// Checks that one axis after the batch axis has the indexes, and the other axes have extent 1.
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (name, shape) = one_port(outputs)?;
+        let n_axes = shape.get(1..).unwrap_or_default().iter().filter(|&&extent| extent != 1).count();
+        if n_axes != 1 || shape.contains(&0) {
+            let message = format!("output `{name}`: expected indexes of characters, [1, n] or [1, n, 1, 1], got {}", shape_text(shape));
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        Ok(0)
+    }
+
+    /// The model reports no probability, so the confidence of a text is 1. A text without characters is not reported.
+    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        results.look_at(&output, Expected::Numbers);
+        let mut text = String::new();
+        for &index in output.data.iter().take_while(|&&index| index != -1.0) {
+            let is_index = (0.0..1e6).contains(&index) && index.fract() == 0.0;
+            match self.characters.get(index as usize) {
+                Some(character) if is_index => text.push_str(character),
+                None if is_index && self.characters.is_empty() => {
+                    text += &format!("{}{index}", if text.is_empty() { "" } else { " " });
+                }
+                _ => {
+                    let n_labels = self.characters.len();
+                    let message = format!(
+                        "output `{}`: expected an index of one of the {n_labels} labels, or -1 as the end, got {index}. Add all characters to the labels",
+                        output.name
+                    );
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+            }
+        }
+        if !text.is_empty()
+            && let Some(text) = self.formats.apply(text)
+        {
+            results.say(Outcome::Text { text: text.into(), confidence: 1.0 });
+        }
+        Ok(())
+    }
+
+    fn set_labels(&mut self, labels: &[Arc<str>]) {
+        self.characters = labels.to_vec();
     }
 
     fn reads(&self) -> Reads {
