@@ -169,6 +169,7 @@ impl PyResults {
                 message_id: None,
                 image: None,
                 masks: json::MaskFormat::default(),
+                maps: json::MapFormat::default(),
             };
             let mut line = Vec::new();
             json::write_line(&mut line, results, &context).map(|()| line)

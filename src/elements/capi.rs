@@ -275,6 +275,7 @@ impl RoiflowResults {
                 message_id: None,
                 image: None,
                 masks: json::MaskFormat::default(),
+                maps: json::MapFormat::default(),
             };
             let mut line = Vec::new();
             match json::write_line(&mut line, &self.results, &context) {

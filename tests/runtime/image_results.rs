@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use roiflow::frame::json::{Context, MaskFormat, write_line};
+use roiflow::frame::json::{Context, MapFormat, MaskFormat, write_line};
 use roiflow::frame::{Frame, FrameResults, PixelFormat, Size};
 use roiflow::stages::{RunGuard, Stage, StageOptions};
 use roiflow::tensor::{ElementType, Tensor};
@@ -42,6 +42,7 @@ fn cascade_on_an_image_equals_the_golden_results() {
         message_id: None,
         image: None,
         masks: MaskFormat::default(),
+        maps: MapFormat::default(),
     };
     let mut line = Vec::new();
     write_line(&mut line, &results, &context).unwrap();

@@ -1,5 +1,6 @@
 //! Masks, poses and rotated boxes from the model to the JSON and the overlay, with the real binary and models whose outputs are known.
 
+use base64::Engine;
 use serde_json::Value;
 
 use crate::cli::{Folder, lines, roiflow};
@@ -51,6 +52,17 @@ fn mask_is_in_the_json_in_the_chosen_form_and_on_the_image() {
     assert_eq!(polygons["polygons"].as_array().map(Vec::len), Some(2), "the outline and the hole: {polygons}");
     let coco = &run(&folder, "mask.onnx", &image, "masks=coco")["mask"];
     assert!(coco["size"] == serde_json::json!([128, 192]) && coco["counts"].is_string() && coco.get("runs").is_none(), "{coco}");
+
+    let png = &run(&folder, "mask.onnx", &image, "masks=png maps=png")["mask"];
+    let file = base64::engine::general_purpose::STANDARD.decode(png["png"].as_str().unwrap()).unwrap();
+    let cells = image::load_from_memory_with_format(&file, image::ImageFormat::Png).unwrap().into_luma8();
+    assert_eq!(cells.dimensions(), (40, 20));
+    let mut expanded = Vec::new();
+    for (run, is_inside) in mask["runs"].as_array().unwrap().iter().zip([false, true].into_iter().cycle()) {
+        expanded.extend(std::iter::repeat_n(is_inside, run.as_u64().unwrap() as usize));
+    }
+    assert!(cells.iter().map(|value| *value >= 128).eq(expanded), "the image has the cells of the runs");
+    assert!(png["area"] == mask["area"] && png["corners"] == mask["corners"] && png.get("runs").is_none(), "{png}");
 }
 
 #[test]

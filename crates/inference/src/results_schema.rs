@@ -3,7 +3,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use roiflow_results::json::{Context, ImagePlace, MaskFormat, SCHEMA_VERSION, write_line};
+use roiflow_results::json::{Context, ImagePlace, MapFormat, MaskFormat, SCHEMA_VERSION, write_line};
 use roiflow_results::{
     Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, ObjectId, Outcome, Point, Rect, SceneEvent,
     SceneEventKind, ScoredLabel, Size, TrackState,
@@ -30,6 +30,7 @@ fn line_as(results: &FrameResults, masks: MaskFormat) -> Value {
         message_id: Some("door/1/7"),
         image: Some(ImagePlace { offset: 65_536, width: 640, height: 480 }),
         masks,
+        maps: if masks == MaskFormat::Png { MapFormat::Png } else { MapFormat::Lists },
     };
     let mut line = Vec::new();
     write_line(&mut line, results, &context).unwrap();
@@ -48,6 +49,7 @@ fn all_kinds() -> FrameResults {
         said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, f32::INFINITY].into() }),
         said("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }),
         said("outline", Outcome::Geometry(Geometry::Polygons(vec![vec![point]]))),
+        said("depth", Outcome::Geometry(Geometry::ValueMap(Grid { columns: 2, values: [0.5, f32::NAN].into(), corners: [point; 3] }))),
         said("mask", Outcome::Geometry(Geometry::Mask(Grid { columns: 2, values: [255, 0].into(), corners: [point; 3] }))),
     ];
     let detection = Detection {
@@ -77,7 +79,7 @@ fn all_kinds() -> FrameResults {
 fn lines_with_all_kinds_of_results_follow_the_schema() {
     let validator = validator();
     for status in [InferenceStatus::Inferred, InferenceStatus::Skipped("qos".into()), InferenceStatus::Failed("broken".into())] {
-        let formats = [MaskFormat::Runs, MaskFormat::Polygons, MaskFormat::Coco];
+        let formats = [MaskFormat::Runs, MaskFormat::Polygons, MaskFormat::Coco, MaskFormat::Png];
         for (results, masks) in [all_kinds(), FrameResults::default()].iter().flat_map(|results| formats.map(|masks| (results, masks))) {
             let value = line_as(&FrameResults { status: status.clone(), ..results.clone() }, masks);
             let wrong: Vec<String> = validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();

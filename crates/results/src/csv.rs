@@ -120,6 +120,7 @@ mod tests {
             message_id: None,
             image: None,
             masks: crate::json::MaskFormat::default(),
+            maps: crate::json::MapFormat::default(),
         };
         let mut rows = Vec::new();
         write_rows(&mut rows, &results, &context);

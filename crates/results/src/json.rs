@@ -32,6 +32,7 @@ mod event;
 mod geometry;
 mod read;
 mod record;
+mod png;
 mod scene;
 
 use std::borrow::Cow;
@@ -66,6 +67,18 @@ pub enum MaskFormat {
 }
 
 /// Values that a line contains in addition to the results.
+    /// The values of the cells as a PNG image in base64, and the place of the cells in the frame.
+    Png,
+}
+
+/// How maps of classes and of numbers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MapFormat {
+    /// Classes as run lengths, numbers as a list.
+    #[default]
+    Lists,
+    /// A PNG image in base64. Numbers are rounded to 65535 steps.
+    Png,
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// Number of the frame in its stream, from 0.
@@ -89,6 +102,8 @@ pub struct Context<'a> {
 }
 
 /// Place of a frame's pixels in shared memory: rows of 8-bit colors, three bytes per pixel, without gaps.
+    /// How maps are written.
+    pub maps: MapFormat,
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ImagePlace {
     /// Offset of the first pixel in bytes.
@@ -99,7 +114,7 @@ pub struct ImagePlace {
     pub height: u32,
 }
 
-/// How geometry is written: the size of the frame, and the form of masks.
+/// How geometry is written: the size of the frame, and the form of masks and maps.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     size: Size,
@@ -107,12 +122,13 @@ struct Form {
 }
 
 /// Appends one line of JSON with a line feed to `line`.
+    maps: MapFormat,
 ///
 /// # Errors
 /// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
-    let form = Form { size: results.size, masks: context.masks };
+    let form = Form { size: results.size, masks: context.masks, maps: context.maps };
     let frame = Frame {
         schema_version: SCHEMA_VERSION,
         frame: context.frame_number,
@@ -487,6 +503,7 @@ mod tests {
         let (_, value) = line(&results(objects));
         let ids = |key: &str| value["objects"].as_array().unwrap().iter().map(|object| object[key].clone()).collect::<Vec<_>>();
         assert_eq!(ids("region_id"), [1, 2, 3, 4]);
+            maps: MapFormat::default(),
         assert_eq!(ids("parent_id"), [json!(null), json!(1), json!(null), json!(null)], "parents that are not in the line are null");
         assert_eq!(ids("id"), vec![Value::Null; 4], "there is no tracker");
         assert!(value["objects"].as_array().unwrap().iter().all(|object| object.get("track_state").is_none()));

@@ -83,6 +83,7 @@ impl Published {
                 message_id: None,
                 image: None,
                 masks: json::MaskFormat::default(),
+                maps: json::MapFormat::default(),
             };
             let mut line = Vec::new();
             // Every value has a form in JSON.

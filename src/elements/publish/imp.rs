@@ -20,7 +20,7 @@ use gstreamer_video as gst_video;
 
 use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
-use super::{Format, Masks, Method, Numbering, WhenFull, permit};
+use super::{Format, Maps, Masks, Method, Numbering, WhenFull, permit};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, coco, csv, json};
@@ -49,6 +49,7 @@ struct Settings {
     when_full: WhenFull,
     format: Format,
     masks: Masks,
+    maps: Maps,
     /// Number of the assignment of the stream to a machine; 0 = none.
     assignment: u64,
     stream_id: Option<Arc<str>>,
@@ -70,6 +71,7 @@ impl Default for Settings {
             when_full: WhenFull::default(),
             format: Format::default(),
             masks: Masks::default(),
+            maps: Maps::default(),
             assignment: 0,
             stream_id: None,
             source: None,
@@ -99,6 +101,7 @@ struct State {
     route: Arc<Route>,
     name: Name,
     masks: Masks,
+    maps: Maps,
     /// The format, which is never `Auto`.
     format: Format,
     /// Number of objects that the format leaves out because of their labels.
@@ -197,6 +200,11 @@ impl ObjectImpl for RoiPublish {
                     .blurb("How masks of objects are written")
                     .mutable_ready()
                     .build(),
+                glib::ParamSpecEnum::builder_with_default("maps", default.maps)
+                    .nick("Maps")
+                    .blurb("How maps of classes (semantic segmentation) and of numbers (depth) are written")
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecUInt64::builder("assignment")
                     .nick("Assignment")
                     .blurb("Number of the assignment of the stream to a machine, for the epoch in message IDs; 0 = none")
@@ -244,6 +252,7 @@ impl ObjectImpl for RoiPublish {
             "when-full" => settings.when_full = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
             "masks" => settings.masks = value.get().expect("GObject checked the type"),
+            "maps" => settings.maps = value.get().expect("GObject checked the type"),
             "assignment" => settings.assignment = value.get().expect("GObject checked the type"),
             "stream-id" => settings.stream_id = text().map(Into::into),
             "source" => settings.source = text().map(without_credentials),
@@ -283,6 +292,7 @@ impl ObjectImpl for RoiPublish {
             "when-full" => settings.when_full.to_value(),
             "format" => settings.format.to_value(),
             "masks" => settings.masks.to_value(),
+            "maps" => settings.maps.to_value(),
             "assignment" => settings.assignment.to_value(),
             "stream-id" => settings.stream_id.as_deref().to_value(),
             "source" => settings.source.to_value(),
@@ -336,9 +346,9 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let (mut destination, format, masks, assignment) = {
+        let (mut destination, format, masks, maps, assignment) = {
             let settings = self.settings.lock().unwrap();
-            (settings.destination(), settings.format, settings.masks, settings.assignment)
+            (settings.destination(), settings.format, settings.masks, settings.maps, settings.assignment)
         };
         let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
         let (target, name) = destination.check().map_err(failed)?;
@@ -353,6 +363,7 @@ impl BaseTransformImpl for RoiPublish {
             route,
             name,
             masks,
+            maps,
             format,
             n_unknown: 0,
             assignment,
@@ -687,6 +698,7 @@ impl State {
             message_id: message_id.as_deref(),
             image,
             masks: self.masks.into(),
+            maps: self.maps.into(),
         };
         let mut write_coco = |categories| self.n_unknown += coco::write_entries(&mut message.payload, &results, image_id, categories);
         match self.format {

@@ -204,6 +204,31 @@ pub enum Masks {
     /// Compressed run lengths, as in the results format of COCO.
     #[enum_value(name = "Compressed run lengths of the frame's pixels, as in COCO", nick = "coco")]
     Coco,
+    /// The values of the cells as a PNG image.
+    #[enum_value(name = "The values of the mask's cells as a PNG image in base64, and the corners of the mask", nick = "png")]
+    Png,
+}
+
+/// Forms of maps of classes and of numbers in the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiPublishMaps", allow_name_conflict)]
+pub enum Maps {
+    /// Run lengths of classes, or a list of numbers.
+    #[default]
+    #[enum_value(name = "Classes as run lengths, numbers as a list", nick = "lists")]
+    Lists,
+    /// A PNG image.
+    #[enum_value(name = "A PNG image in base64, one pixel per cell; numbers are rounded to 65535 steps", nick = "png")]
+    Png,
+}
+
+impl From<Maps> for json::MapFormat {
+    fn from(maps: Maps) -> Self {
+        match maps {
+            Maps::Lists => Self::Lists,
+            Maps::Png => Self::Png,
+        }
+    }
 }
 
 impl From<Masks> for json::MaskFormat {
@@ -212,6 +237,7 @@ impl From<Masks> for json::MaskFormat {
             Masks::Runs => Self::Runs,
             Masks::Polygons => Self::Polygons,
             Masks::Coco => Self::Coco,
+            Masks::Png => Self::Png,
         }
     }
 }

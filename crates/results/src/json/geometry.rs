@@ -5,19 +5,24 @@
 //! | keypoints | `keypoints`: `x`, `y`, and optionally `name` and `confidence`; `skeleton`: pairs of indexes of connected keypoints |
 //! | rotated box | `corners`: the four corners, clockwise, beginning with the corner that is top left at angle 0; `angle`: degrees, clockwise |
 //! | polygons | `polygons`: lists of `x` and `y` |
-//! | mask | `area`: pixels of the frame; and the keys of one of the next three rows |
+//! | mask | `area`: pixels of the frame; and the keys of one of the next four rows |
 //! | mask as runs | `corners`, `columns`, `rows`; `runs`: run lengths, alternately of cells outside and inside the object |
 //! | mask as polygons | `polygons`: lists of `x` and `y`; points inside an odd number of polygons belong to the object |
 //! | mask of COCO | `size`: height and width of the frame; `counts`: compressed run lengths, column by column |
+//! | mask as an image | `corners`, `columns`, `rows`; `png`: gray, 8 bits, 0 to 255 represent the probabilities 0 to 1 |
 //! | map of classes | `corners`, `columns`, `rows`; `class_runs`: run lengths as pairs of class index and number of cells; `areas`: pairs of class index and fraction of the cells in the frame; `labels` |
 //! | map of numbers | `corners`, `columns`, `rows`; `values`: one number per cell |
+//!
+//! With [`MapFormat::Png`], `png` replaces `class_runs` and `values`: a PNG image in base64, one pixel per cell. A map of classes has 8 bits, the class
+//! index. A map of numbers has 16 bits, and the keys `min` and `max`: pixel 0 is a cell without a number, and the other pixels p represent
+//! `min + (p - 1) / 65534 * (max - min)`.
 //!
 //! The `corners` of a mask or map are its top left, top right and bottom left corner. Cells are listed row by row.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::{Form, MaskFormat};
+use super::{Form, MapFormat, MaskFormat, png};
 use crate::{Geometry, Grid, Keypoint, Point, Size, contour};
 
 /// A geometry, and how to write it. Its keys become keys of the JSON object of the attribute.
@@ -56,6 +61,13 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, form: Form)
                     map.serialize_entry("runs", &runs(mask))
                 }
                 MaskFormat::Polygons => serialize_polygons(map, &contour::polygons(mask), size),
+                MaskFormat::Png => {
+                    serialize_grid(map, mask, size)?;
+                    match png::of_bytes(mask.columns, &mask.values) {
+                        Some(image) => map.serialize_entry("png", &image),
+                        None => map.serialize_entry("runs", &runs(mask)),
+                    }
+                }
                 MaskFormat::Coco => {
                     map.serialize_entry("size", &[size.height, size.width])?;
                     map.serialize_entry("counts", &contour::coco_counts(mask, size))
@@ -64,14 +76,28 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, form: Form)
         }
         Geometry::ClassMap { classes, labels } => {
             serialize_grid(map, classes, size)?;
-            let runs = classes.values.chunk_by(|one, other| one == other).map(|run| (run[0], run.len()));
-            map.serialize_entry("class_runs", &List(runs))?;
+            let image = if form.maps == MapFormat::Png { png::of_bytes(classes.columns, &classes.values) } else { None };
+            match image {
+                Some(image) => map.serialize_entry("png", &image)?,
+                None => {
+                    let runs = classes.values.chunk_by(|one, other| one == other).map(|run| (run[0], run.len()));
+                    map.serialize_entry("class_runs", &List(runs))?;
+                }
+            }
             map.serialize_entry("areas", &contour::class_areas(classes, size))?;
             map.serialize_entry("labels", &List(labels.iter().map(|label| &**label)))
         }
         Geometry::ValueMap(values) => {
             serialize_grid(map, values, size)?;
-            map.serialize_entry("values", &*values.values)
+            let image = if form.maps == MapFormat::Png { png::of_numbers(values.columns, &values.values) } else { None };
+            match image {
+                Some(png::Numbers { image, min, max }) => {
+                    map.serialize_entry("png", &image)?;
+                    map.serialize_entry("min", &min)?;
+                    map.serialize_entry("max", &max)
+                }
+                None => map.serialize_entry("values", &*values.values),
+            }
         }
         #[allow(unreachable_patterns, reason = "the enum may get more kinds, which this format does not have yet")]
         _ => Ok(()),
@@ -153,7 +179,7 @@ mod tests {
     }
 
     fn written_as(of: &Geometry, masks: MaskFormat) -> Value {
-        serde_json::to_value(Placed { of, form: Form { size: SIZE, masks } }).unwrap()
+        serde_json::to_value(Placed { of, form: Form { size: SIZE, masks, maps: MapFormat::Lists } }).unwrap()
     }
 
     const fn at(x: f32, y: f32) -> Point {
@@ -206,6 +232,24 @@ mod tests {
         );
         let depth = Geometry::ValueMap(grid(3, [0.5, 1.0, 1.5, 2.0, 2.5, f32::NAN]));
         assert_eq!(written(depth), with(json!({"values": [0.5, 1.0, 1.5, 2.0, 2.5, null]})));
+    }
+
+    #[test]
+    fn masks_and_maps_can_be_images() {
+        let form = Form { size: SIZE, masks: MaskFormat::Png, maps: MapFormat::Png };
+        let written = |of: &Geometry| serde_json::to_value(Placed { of, form }).unwrap();
+        let mask = written(&Geometry::Mask(grid(3, [0_u8, 127, 128, 255, 255, 0])));
+        let image = |value: &Value| png::bytes(value["png"].as_str().unwrap(), 3, 2).unwrap();
+        assert_eq!((image(&mask), &mask["area"], mask.get("runs")), (vec![0, 127, 128, 255, 255, 0], &json!(2500.0), None));
+        let classes = written(&Geometry::ClassMap { classes: grid(3, [0, 0, 2, 2, 2, 1]), labels: ["road".into()].into() });
+        assert_eq!((image(&classes), &classes["labels"], classes.get("class_runs")), (vec![0, 0, 2, 2, 2, 1], &json!(["road"]), None));
+        assert_eq!(classes["areas"].as_array().map(Vec::len), Some(3));
+        let depth = written(&Geometry::ValueMap(grid(3, [0.5, 1.0, 1.5, 2.0, 2.5, f32::NAN])));
+        let read = png::numbers(depth["png"].as_str().unwrap(), 0.5, 2.5, 3, 2).unwrap();
+        assert_eq!((&depth["min"], &depth["max"], depth.get("values")), (&json!(0.5), &json!(2.5), None));
+        assert!(read.iter().zip([0.5, 1.0, 1.5, 2.0, 2.5]).all(|(read, cell)| (read - cell).abs() < 1e-4) && read[5].is_nan(), "{read:?}");
+        let empty = written(&Geometry::ValueMap(grid(3, [])));
+        assert_eq!((&empty["values"], empty.get("png")), (&json!([]), None));
     }
 
     #[test]

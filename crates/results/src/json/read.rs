@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::png;
 use crate::{
     Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, Point,
     Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
@@ -275,14 +276,24 @@ impl Reader {
         let (columns, rows): (usize, usize) = (integer(body, "columns")?, integer(body, "rows")?);
         let n_cells = columns.checked_mul(rows).filter(|n_cells| *n_cells <= MAX_CELLS)?;
         if let Some(runs) = body.get("runs").and_then(Value::as_array) {
+        let labels =
+            || body.get("labels").and_then(Value::as_array).into_iter().flatten().filter_map(|label| label.as_str().map(Into::into));
+        if let Some(image) = body.get("png").and_then(Value::as_str) {
+            if let Some((min, max)) = float_at(body, "min").zip(float_at(body, "max")) {
+                let values = png::numbers(image, min, max, columns, rows)?.into();
+                return Some(Geometry::ValueMap(Grid { columns, values, corners }));
+            }
+            let cells = Grid { columns, values: png::bytes(image, columns, rows)?.into(), corners };
+            let is_mask = body.get("area").is_some();
+            return Some(if is_mask { Geometry::Mask(cells) } else { Geometry::ClassMap { classes: cells, labels: labels().collect() } });
+        }
             let runs = runs.iter().enumerate().map(|(idx, run)| Some((if idx % 2 == 0 { 0 } else { 255 }, run.as_u64()?)));
             return Some(Geometry::Mask(Grid { columns, values: expanded(runs, n_cells)?.into(), corners }));
         }
         if let Some(runs) = body.get("class_runs").and_then(Value::as_array) {
             let run = |run: &Value| Some((u8::try_from(run.get(0)?.as_u64()?).ok()?, run.get(1)?.as_u64()?));
-            let labels = body.get("labels").and_then(Value::as_array).into_iter().flatten();
             let classes = Grid { columns, values: expanded(runs.iter().map(run), n_cells)?.into(), corners };
-            return Some(Geometry::ClassMap { classes, labels: labels.filter_map(|label| label.as_str().map(Into::into)).collect() });
+            return Some(Geometry::ClassMap { classes, labels: labels().collect() });
         }
         let values = body.get("values")?.as_array()?.iter().map(float).collect::<Option<Vec<_>>>()?;
         (values.len() == n_cells).then(|| Geometry::ValueMap(Grid { columns, values: values.into(), corners }))
@@ -328,12 +339,16 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::json::{Context, MaskFormat, write_line};
+    use crate::json::{Context, MapFormat, MaskFormat, write_line};
 
     const SIZE: Size = Size::new(200, 100);
 
     fn line_of(results: &FrameResults) -> Vec<u8> {
         let context = Context {
+        line_as(results, MaskFormat::default(), MapFormat::default())
+    }
+
+    fn line_as(results: &FrameResults, masks: MaskFormat, maps: MapFormat) -> Vec<u8> {
             frame_number: 7,
             stream_id: Some("door"),
             source: None,
@@ -342,7 +357,8 @@ mod tests {
             time: UNIX_EPOCH,
             message_id: None,
             image: None,
-            masks: MaskFormat::default(),
+            masks,
+            maps,
         };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();
@@ -488,6 +504,13 @@ mod tests {
 
     #[test]
     fn damaged_lines_are_errors_or_results() {
+    #[test]
+    fn images_of_masks_and_maps_are_read() {
+        let stored = read(&line_as(&everything(), MaskFormat::Png, MapFormat::Png));
+        let expected = read(&line_of(&everything()));
+        assert_eq!(stored.results.detections[0].classifications, expected.results.detections[0].classifications);
+    }
+
         let line = line_of(&everything());
         for end in 0..line.len() - 2 {
             assert!(read_line(&line[..end]).is_err(), "cut after {end} bytes");
