@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::relations::{Written, WrittenEntry};
 use super::roi::Mark;
 use crate::frame::{
-    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, Point,
-    Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
+    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, LostTrack, ObjectId, Outcome,
+    Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
 };
 
 /// The results of a frame, and which analytics entries and ROI metas of the buffer belong to these results.
@@ -35,7 +35,8 @@ impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self { results, size, written, marks: _, is_complete: _ } = self;
         let none = FrameResults { size: *size, ..FrameResults::default() };
-        let FrameResults { size, frame_number, status, detections, classifications, events } = results.as_deref().unwrap_or(&none);
+        let FrameResults { size, frame_number, status, detections, classifications, events, lost_tracks } =
+            results.as_deref().unwrap_or(&none);
         let message = Message {
             size: (size.width, size.height),
             frame_number: *frame_number,
@@ -43,13 +44,14 @@ impl Payload {
             detections: detections.iter().map(Into::into).collect(),
             classifications: classifications.iter().map(Into::into).collect(),
             events: events.iter().map(Into::into).collect(),
+            lost_tracks: lost_tracks.iter().map(Into::into).collect(),
             written: written.entries(),
         };
         serde_json::to_vec(&message).expect("every value of a message has a form in JSON")
     }
 
     pub(super) fn decode(bytes: &[u8]) -> serde_json::Result<Self> {
-        let Message { size: (width, height), frame_number, status, detections, classifications, events, written } =
+        let Message { size: (width, height), frame_number, status, detections, classifications, events, lost_tracks, written } =
             serde_json::from_slice(bytes)?;
         let results = FrameResults {
             size: Size::new(width, height),
@@ -58,6 +60,7 @@ impl Payload {
             detections: detections.into_iter().map(Into::into).collect(),
             classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
             events: events.into_iter().filter_map(Happened::into_event).collect(),
+            lost_tracks: lost_tracks.into_iter().map(Into::into).collect(),
         };
         let (size, written) = (results.size, Written::of_entries(written));
         let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
@@ -74,7 +77,33 @@ struct Message {
     detections: Vec<Object>,
     classifications: Vec<Said>,
     events: Vec<Happened>,
+    lost_tracks: Vec<Lost>,
     written: Vec<WrittenEntry>,
+}
+
+/// A lost track.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Lost {
+    track: i32,
+    rect: [Bits; 4],
+    label_id: u32,
+    label: Option<String>,
+    n_missed: u32,
+}
+
+impl From<&LostTrack> for Lost {
+    fn from(LostTrack { track, rect, label_id, label, n_missed }: &LostTrack) -> Self {
+        let rect = [rect.x, rect.y, rect.width, rect.height].map(Bits::from);
+        Self { track: track.0, rect, label_id: *label_id, label: label.as_deref().map(Into::into), n_missed: *n_missed }
+    }
+}
+
+impl From<Lost> for LostTrack {
+    fn from(Lost { track, rect, label_id, label, n_missed }: Lost) -> Self {
+        let [x, y, width, height] = rect.map(f32::from);
+        Self { track: ObjectId(track), rect: Rect { x, y, width, height }, label_id, label: label.map(Into::into), n_missed }
+    }
 }
 
 /// An event at a line or in a zone.
@@ -482,6 +511,13 @@ mod tests {
             ]
             .map(|kind| SceneEvent { kind, place: "door".into(), track: ObjectId(3), label: Some("person".into()) })
             .into(),
+            lost_tracks: vec![LostTrack {
+                track: ObjectId(5),
+                rect: Rect { x: -0.1, y: 0.2, width: 3.0, height: 1e30 },
+                label_id: 4,
+                label: Some("person".into()),
+                n_missed: 7,
+            }],
         }
     }
 

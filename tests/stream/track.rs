@@ -87,6 +87,76 @@ fn object_has_no_id_before_confirmation() {
 }
 
 #[test]
+fn lost_tracks_are_published_on_request() {
+    for (properties, expected) in [("report-lost=true", vec![0, 0, 1, 2, 0]), ("", vec![0; 5])] {
+        let folder = Folder::new("lost");
+        let pipeline = pipeline(&format!(
+            "appsrc name=source ! identity name=attach ! roitrack {properties} ! videoscale ! video/x-raw,width=128,height=96 ! \
+             roipublish name=publish ! fakesink"
+        ));
+        pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+        attach(&pipeline, |n| results(SIZE, n, if (2..4).contains(&n) { vec![] } else { vec![walker(n as i32 + 1, n)] }));
+        feed(&pipeline, &caps("RGB", SIZE), (0..5).map(black));
+        assert_eq!(run(&pipeline).error, None);
+        let lines = lines(&folder.file("o.jsonl"));
+        let missed: Vec<i64> = lines.iter().map(|line| line["lost_tracks"][0]["missed"].as_i64().unwrap_or(0)).collect();
+        assert_eq!(missed, expected);
+        if let Some(lost) = lines[3].get("lost_tracks") {
+            assert_eq!((&lost[0]["id"], &lost[0]["track_state"], &lost[0]["roi_type"]), (&1.into(), &"lost".into(), &"face".into()));
+            // The object went on for two frames. The box is in fractions, so it does not change with the size of the frame.
+            let x = lost[0]["bounding_box"]["x_min"].as_f64().unwrap();
+            assert!((x - 10.0 / 64.0).abs() < 4.0 / 64.0, "{lost}");
+        }
+        assert!(lines[2]["objects"].as_array().unwrap().is_empty());
+        assert_eq!(lines[4]["objects"][0]["id"], 1, "the object is found again");
+    }
+}
+
+/// Returns frame `n` of a camera that turns to and fro, as a part of a large pattern. The second value is the place of an object that stands
+/// still.
+fn turning(n: u64) -> (gst::Buffer, Rect) {
+    let turned = (0..n).map(|n| if (n / 12) % 2 == 0 { 6 } else { -6 }).sum::<i64>() + 60;
+    let value = |x: i64, y: i64| {
+        let bump = |x: i64, y: i64| ((x / 8 * 37 + y / 8 * 91 + (x / 8) * (y / 8) * 13) % 200) as u8;
+        (u16::from(bump(x, y)) / 2 + u16::from(bump(x / 3 + 1000, y / 3)) / 2) as u8
+    };
+    let (width, height) = (320, 240);
+    let bytes: Vec<u8> = (0..height).flat_map(|y| (0..width).map(move |x| value(x + turned, y))).collect();
+    let buffer = gst::Buffer::from_mut_slice(bytes);
+    (buffer, Rect { x: 200.0 - turned as f32, y: 100.0, width: 20.0, height: 30.0 })
+}
+
+#[test]
+fn object_keeps_its_id_while_the_camera_turns() {
+    let size = Size::new(320, 240);
+    let ids = |properties: &str, format: &str| {
+        let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! roitrack {properties} ! fakesink name=sink"));
+        attach(&pipeline, move |n| {
+            // The object is not detected in the four frames after each turn.
+            let is_detected = n < 12 || n % 12 >= 4;
+            let object = Detection { classifications: vec![], ..face(n as i32 + 1, turning(n).1) };
+            results(size, n, if is_detected { vec![object] } else { vec![] })
+        });
+        let arrived = collect(&pipeline, "sink", "sink");
+        feed(&pipeline, &caps(format, size), (0..48).map(|n| turning(n).0));
+        let ending = run(&pipeline);
+        assert_eq!(ending.error, None);
+        let ids: BTreeSet<i32> = arrived
+            .lock()
+            .unwrap()
+            .iter()
+            .flat_map(|arrived| arrived.results().map_or_else(Vec::new, |results| results.detections))
+            .filter_map(|found| Some(found.track?.0))
+            .collect();
+        (ids.len(), ending.warnings)
+    };
+    assert_eq!(ids("camera-motion=true", "GRAY8"), (1, vec![]));
+    assert!(ids("", "GRAY8").0 > 1);
+    let (_, warnings) = ids("camera-motion=true", "GRAY16_LE");
+    assert!(warnings.len() == 1 && warnings[0].contains("camera-motion has no effect"), "{warnings:?}");
+}
+
+#[test]
 fn trackers_in_a_row_give_different_ids() {
     for first in ["car", "bus"] {
         let pipeline = pipeline(

@@ -3,17 +3,20 @@
 //! - [`Tracker`] assigns each object a track ID that stays the same from frame to frame.
 //! - [`ResultCache`] caches the classifications of tracked objects for later frames.
 //! - [`SceneCounter`] counts tracked objects at lines and in zones, and measures their speed.
+//! - [`CameraMotion`] estimates the motion of the camera between two frames.
 //! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
 //! This crate works on results and frames. It runs no models, reads no clocks and does not depend on GStreamer.
 
 #![forbid(unsafe_code)]
 
+pub mod camera_motion;
 pub mod motion;
 pub mod reuse;
 pub mod scene;
 pub mod track;
 
+pub use camera_motion::CameraMotion;
 pub use motion::MotionGate;
 pub use reuse::{ResultCache, ReuseOptions};
 use roiflow_tensor as tensor;

@@ -79,7 +79,7 @@ fn sample(frame: &Frame, samples: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn luma_of(pixel: &[u8], rgb_offsets: [usize; 3]) -> u32 {
+pub(super) fn luma_of(pixel: &[u8], rgb_offsets: [usize; 3]) -> u32 {
     let [red, green, blue] = rgb_offsets.map(|offset| u32::from(pixel[offset]));
     (77 * red + 150 * green + 29 * blue) >> 8
 }

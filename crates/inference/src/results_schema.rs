@@ -5,8 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use roiflow_results::json::{Context, ImagePlace, MapFormat, MaskFormat, SCHEMA_VERSION, write_line};
 use roiflow_results::{
-    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, ObjectId, Outcome, Point, Rect, SceneEvent,
-    SceneEventKind, ScoredLabel, Size, TrackState,
+    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, LostTrack, ObjectId, Outcome, Point, Rect,
+    SceneEvent, SceneEventKind, ScoredLabel, Size, TrackState,
 };
 use serde_json::Value;
 
@@ -72,7 +72,8 @@ fn all_kinds() -> FrameResults {
     ]
     .map(|kind| SceneEvent { kind, place: "door".into(), track: ObjectId(3), label: None })
     .into();
-    FrameResults { size: Size::new(200, 100), detections: vec![detection], classifications, events, ..FrameResults::default() }
+    let lost_tracks = vec![LostTrack { track: ObjectId(9), rect: detection.rect, label_id: 3, label: None, n_missed: 2 }];
+    FrameResults { size: Size::new(200, 100), detections: vec![detection], classifications, events, lost_tracks, ..FrameResults::default() }
 }
 
 #[test]

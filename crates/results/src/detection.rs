@@ -98,6 +98,21 @@ pub enum TrackState {
     Held,
 }
 
+/// A track whose object was not detected in the last inferred frame. The track continues if the object is found again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LostTrack {
+    /// The track ID.
+    pub track: ObjectId,
+    /// The predicted box, in pixels of the frame.
+    pub rect: Rect,
+    /// Class of the object.
+    pub label_id: u32,
+    /// Name of the class.
+    pub label: Option<Arc<str>>,
+    /// Inferred frames in a row without the object.
+    pub n_missed: u32,
+}
+
 /// An attribute of one object or of the whole frame, from one head of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
@@ -185,6 +200,8 @@ pub struct FrameResults {
     pub classifications: Vec<Classification>,
     /// What happened at lines and in zones in this frame.
     pub events: Vec<SceneEvent>,
+    /// Tracks whose objects were not detected, if the tracker reports them.
+    pub lost_tracks: Vec<LostTrack>,
 }
 
 impl FrameResults {
@@ -192,6 +209,7 @@ impl FrameResults {
     pub fn set_size(&mut self, size: Size) {
         let was = std::mem::replace(&mut self.size, size);
         if was != size && was.width > 0 && was.height > 0 {
+            self.lost_tracks.iter_mut().for_each(|track| track.rect = track.rect.rescaled(was, size));
             let (was, is) = (PixelRect::whole(was).to_rect(), PixelRect::whole(size).to_rect());
             self.classifications.iter_mut().for_each(|classification| classification.outcome.map(|point| point.moved_with(was, is)));
         }

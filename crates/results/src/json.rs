@@ -24,15 +24,17 @@
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are
 //!   fractions of the frame size, not clipped.
 //! - `classifications` has the attributes of the whole frame. The key is omitted if the frame has no attributes.
+//! - `lost_tracks` has the tracks whose objects were not detected: `id`, `track_state` (`lost`), `roi_type`, `bounding_box` (predicted), and `missed`, the
+//!   number of inferred frames without the object. The key is omitted unless the tracker reports lost tracks.
 //! - `events` has what tracked objects did at lines and in zones. The key is omitted if nothing happened.
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
 mod event;
 mod geometry;
+mod png;
 mod read;
 mod record;
-mod png;
 mod scene;
 
 use std::borrow::Cow;
@@ -48,7 +50,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use crate::{
-    Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
+    Classification, Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size,
+    TrackState,
 };
 
 /// Version of the schema. The version is incremented when the meaning of a field changes, but not when a field is added.
@@ -64,9 +67,6 @@ pub enum MaskFormat {
     Polygons,
     /// Run lengths of the frame's pixels in the compressed form of COCO, which `pycocotools` reads.
     Coco,
-}
-
-/// Values that a line contains in addition to the results.
     /// The values of the cells as a PNG image in base64, and the place of the cells in the frame.
     Png,
 }
@@ -79,6 +79,9 @@ pub enum MapFormat {
     Lists,
     /// A PNG image in base64. Numbers are rounded to 65535 steps.
     Png,
+}
+
+/// Values that a line contains in addition to the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// Number of the frame in its stream, from 0.
@@ -99,11 +102,11 @@ pub struct Context<'a> {
     pub image: Option<ImagePlace>,
     /// How masks are written.
     pub masks: MaskFormat,
+    /// How maps are written.
+    pub maps: MapFormat,
 }
 
 /// Place of a frame's pixels in shared memory: rows of 8-bit colors, three bytes per pixel, without gaps.
-    /// How maps are written.
-    pub maps: MapFormat,
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ImagePlace {
     /// Offset of the first pixel in bytes.
@@ -119,10 +122,10 @@ pub struct ImagePlace {
 struct Form {
     size: Size,
     masks: MaskFormat,
+    maps: MapFormat,
 }
 
 /// Appends one line of JSON with a line feed to `line`.
-    maps: MapFormat,
 ///
 /// # Errors
 /// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
@@ -143,6 +146,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         inference: inference(&results.status),
         classifications: Classifications(&results.classifications, form),
         events: Events(&results.events),
+        lost_tracks: LostTracks(&results.lost_tracks, results.size),
         objects: Objects(results, form),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
@@ -154,9 +158,10 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the frame has at least one of these: an object with a pixel inside the frame, an attribute of the whole frame, an event.
+/// Whether the frame has at least one of these: an object with a pixel inside the frame, an attribute of the whole frame, an event, a lost track.
 pub fn has_results(results: &FrameResults) -> bool {
-    objects(results).next().is_some() || !results.classifications.is_empty() || !results.events.is_empty()
+    let is_empty = results.classifications.is_empty() && results.events.is_empty() && results.lost_tracks.is_empty();
+    !is_empty || objects(results).next().is_some()
 }
 
 #[derive(Serialize)]
@@ -178,6 +183,8 @@ struct Frame<'a> {
     classifications: Classifications<'a>,
     #[serde(skip_serializing_if = "Events::is_empty")]
     events: Events<'a>,
+    #[serde(skip_serializing_if = "LostTracks::is_empty")]
+    lost_tracks: LostTracks<'a>,
     objects: Objects<'a>,
 }
 
@@ -278,6 +285,38 @@ struct GeometryBody<'a> {
 struct ValueBody<'a> {
     value: f32,
     model: Model<'a>,
+}
+
+/// The lost tracks of a frame of this size.
+struct LostTracks<'a>(&'a [LostTrack], Size);
+
+impl LostTracks<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[derive(Serialize)]
+struct LostBody<'a> {
+    id: i32,
+    track_state: &'static str,
+    roi_type: Option<&'a str>,
+    label_id: u32,
+    bounding_box: BoundingBox,
+    missed: u32,
+}
+
+impl Serialize for LostTracks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|LostTrack { track, rect, label_id, label, n_missed }| LostBody {
+            id: track.0,
+            track_state: "lost",
+            roi_type: label.as_deref(),
+            label_id: *label_id,
+            bounding_box: bounding_box(rect, self.1),
+            missed: *n_missed,
+        }))
+    }
 }
 
 struct Objects<'a>(&'a FrameResults, Form);
@@ -464,6 +503,7 @@ mod tests {
             message_id: None,
             image: None,
             masks: MaskFormat::default(),
+            maps: MapFormat::default(),
         };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();
@@ -495,6 +535,19 @@ mod tests {
     }
 
     #[test]
+    fn lost_tracks_are_separate_from_the_objects() {
+        let rect = Rect::from_corners(20.0, 10.0, 60.0, 90.0);
+        let lost = LostTrack { track: ObjectId(3), rect, label_id: 1, label: Some("person".into()), n_missed: 4 };
+        let (_, value) = line(&FrameResults { lost_tracks: vec![lost], ..results(vec![]) });
+        let expected = json!([{
+            "id": 3, "track_state": "lost", "roi_type": "person", "label_id": 1, "missed": 4,
+            "bounding_box": {"x_min": 0.1, "y_min": 0.1, "x_max": 0.3, "y_max": 0.9},
+        }]);
+        assert_eq!((&value["lost_tracks"], &value["objects"]), (&expected, &json!([])));
+        assert_eq!(line(&results(vec![])).1.get("lost_tracks"), None);
+    }
+
+    #[test]
     fn regions_are_numbered_and_parents_refer_to_the_numbers() {
         let inside = Rect::from_corners(20.0, 10.0, 60.0, 90.0);
         let outside = Rect::from_corners(300.0, 0.0, 400.0, 10.0);
@@ -503,7 +556,6 @@ mod tests {
         let (_, value) = line(&results(objects));
         let ids = |key: &str| value["objects"].as_array().unwrap().iter().map(|object| object[key].clone()).collect::<Vec<_>>();
         assert_eq!(ids("region_id"), [1, 2, 3, 4]);
-            maps: MapFormat::default(),
         assert_eq!(ids("parent_id"), [json!(null), json!(1), json!(null), json!(null)], "parents that are not in the line are null");
         assert_eq!(ids("id"), vec![Value::Null; 4], "there is no tracker");
         assert!(value["objects"].as_array().unwrap().iter().all(|object| object.get("track_state").is_none()));

@@ -20,7 +20,7 @@ pub mod scene;
 pub mod similarity;
 pub mod transform;
 
-pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel, TrackState};
+pub use detection::{Classification, Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Outcome, ScoredLabel, TrackState};
 pub use geometry::{Geometry, Grid, Keypoint, Keypoints, RotatedRect, Skeleton};
 pub use rect::{PixelRect, Point, Rect, Size};
 pub use scene::{Direction, SceneEvent, SceneEventKind};

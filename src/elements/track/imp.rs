@@ -1,6 +1,6 @@
 //! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! `roitrack` writes only metas. If a buffer is shared, the element copies the buffer, but not the memory of the buffer. This module
+//! `roitrack` writes only metas, and reads pixels only for `camera-motion`. If a buffer is shared, the element copies the buffer, but not the memory of the buffer. This module
 //! decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
@@ -9,13 +9,14 @@ use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
+use gstreamer_video as gst_video;
 
 use super::TrackingType;
 use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
-use crate::elements::{caps, meta};
+use crate::elements::{buffer, caps, meta};
 use crate::frame::{FrameResults, ObjectId, Size};
-use crate::stages::{TrackMethod, TrackOptions, Tracker};
+use crate::stages::{CameraMotion, TrackMethod, TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Object tracking")));
@@ -33,12 +34,19 @@ struct Settings {
     tracking_type: TrackingType,
     object_classes: ObjectClasses,
     options: TrackOptions,
+    /// Whether the motion of the camera is estimated from the pixels.
+    camera_motion: bool,
 }
 
 /// State of the stream.
 #[derive(Default)]
 struct State {
     tracker: Tracker,
+    camera: CameraMotion,
+    /// Format of the frames; `None` if it is not supported.
+    info: Option<gst_video::VideoInfo>,
+    /// Whether the warning about pixels that cannot be read was posted.
+    warned_of_pixels: bool,
     /// Frame size from the caps.
     size: Option<Size>,
     /// Timestamp of the last frame.
@@ -123,7 +131,7 @@ impl ObjectImpl for RoiTrack {
 
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
-            let Settings { tracking_type, options, .. } = Settings::default();
+            let Settings { tracking_type, options, camera_motion, .. } = Settings::default();
             let number = |name: &str, nick, blurb, minimum: u32, maximum: u32, default: u32| {
                 let builder = glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb);
                 builder.minimum(minimum).maximum(maximum).default_value(default).mutable_playing().build()
@@ -183,6 +191,18 @@ impl ObjectImpl for RoiTrack {
                     .default_value(options.appearance_weight)
                     .mutable_playing()
                     .build(),
+                glib::ParamSpecBoolean::builder("camera-motion")
+                    .nick("Camera motion")
+                    .blurb("Estimate the motion of the camera from the pixels of each frame, for cameras that turn, zoom or are carried")
+                    .default_value(camera_motion)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecBoolean::builder("report-lost")
+                    .nick("Report lost tracks")
+                    .blurb("Add tracks whose objects are not detected to the results, with their predicted boxes; the JSON has them in lost_tracks")
+                    .default_value(options.reports_lost)
+                    .mutable_playing()
+                    .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
                     .blurb("Counters since the element was created: frames, objects with track ID, current, lost, recovered, started and ended tracks, objects refused because all tracks are in use")
@@ -208,6 +228,8 @@ impl ObjectImpl for RoiTrack {
             "min-hits" => settings.options.min_hits = number(),
             "max-tracks" => settings.options.max_tracks = number() as usize,
             "appearance-weight" => settings.options.appearance_weight = value.get().expect("a float property"),
+            "camera-motion" => settings.camera_motion = value.get().expect("a boolean property"),
+            "report-lost" => settings.options.reports_lost = value.get().expect("a boolean property"),
             name => unreachable!("property {name} is not in the list above"),
         }
     }
@@ -228,7 +250,7 @@ impl ObjectImpl for RoiTrack {
                 .build()
                 .to_value();
         }
-        let Settings { tracking_type, object_classes, options } = &*self.settings.lock().unwrap();
+        let Settings { tracking_type, object_classes, options, camera_motion } = &*self.settings.lock().unwrap();
         match pspec.name() {
             "tracking-type" => tracking_type.to_value(),
             "object-class" => object_classes.to_value(),
@@ -238,6 +260,8 @@ impl ObjectImpl for RoiTrack {
             "min-hits" => options.min_hits.to_value(),
             "max-tracks" => (options.max_tracks as u32).to_value(),
             "appearance-weight" => options.appearance_weight.to_value(),
+            "camera-motion" => camera_motion.to_value(),
+            "report-lost" => options.reports_lost.to_value(),
             name => unreachable!("property {name} is not in the list above"),
         }
     }
@@ -298,6 +322,7 @@ impl RoiTrack {
             );
             return Err(gst::FlowError::NotNegotiated);
         };
+        self.estimate_camera_motion(&buffer);
         let results = meta::take(&mut buffer, size);
         let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
         let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
@@ -312,6 +337,7 @@ impl RoiTrack {
             if state.is_other_scene(&buffer) {
                 gst::info!(CAT, imp = self, "time jump from {:?} to {:?}: all tracks end", state.pts, buffer.pts());
                 state.tracker.reset();
+                state.camera.reset();
             }
             state.pts = buffer.pts();
             let method = match settings.tracking_type {
@@ -325,7 +351,7 @@ impl RoiTrack {
             results.detections.iter().filter_map(|detection| detection.track).for_each(|foreign| names.skip(foreign));
             tracker.update(&mut results, &options, |detection| settings.object_classes.has(detection), || names.next());
         }
-        if !is_empty {
+        if !is_empty || !results.lost_tracks.is_empty() {
             // Keep the analytics meta only if the detector wrote one.
             let with_analytics = meta::has_analytics(&buffer);
             meta::attach_to(buffer.make_mut(), results, with_analytics);
@@ -347,7 +373,12 @@ impl RoiTrack {
                 state.begin_stream(size);
                 state.names.skip_to_range(n_upstream);
             }
-            gst::EventView::Caps(caps) => self.state.lock().unwrap().size = caps::size_in_caps(caps.caps()),
+            gst::EventView::Caps(caps) => {
+                let mut state = self.state.lock().unwrap();
+                state.size = caps::size_in_caps(caps.caps());
+                let info = gst_video::VideoInfo::from_caps(caps.caps()).ok();
+                state.info = info.filter(|info| caps::pixel_format(info).is_some());
+            }
             _ => {}
         }
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
@@ -355,6 +386,34 @@ impl RoiTrack {
 }
 
 impl RoiTrack {
+    /// If the property `camera-motion` is set, sets the motion of the camera from the previous frame to this one.
+    fn estimate_camera_motion(&self, buffer: &gst::Buffer) {
+        if !self.settings.lock().unwrap().camera_motion {
+            return;
+        }
+        let mut state = self.state.lock().unwrap();
+        let State { tracker, camera, info, warned_of_pixels, .. } = &mut *state;
+        let estimated = match info {
+            Some(info) => buffer::frame(buffer, info).and_then(|frame| camera.update(&frame)).map_err(|error| error.to_string()),
+            None => Err("expected raw video in a supported format, got another format".to_owned()),
+        };
+        match estimated {
+            Ok(motion) => tracker.set_camera_motion(motion),
+            Err(error) => {
+                camera.reset();
+                let is_first = !std::mem::replace(warned_of_pixels, true);
+                drop(state);
+                if is_first {
+                    gst::element_imp_warning!(
+                        self,
+                        gst::ResourceError::Settings,
+                        ("camera-motion has no effect: the pixels cannot be read: {error}. Put `videoconvert` upstream, or set camera-motion=false")
+                    );
+                }
+            }
+        }
+    }
+
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         if let gst::QueryViewMut::Custom(custom) = query.view_mut()
             && custom.structure().is_some_and(|structure| structure.name() == TRACKERS)
@@ -377,6 +436,7 @@ impl State {
     /// Resets the state for a new stream.
     fn begin_stream(&mut self, size: Option<Size>) {
         self.tracker.reset();
+        self.camera.reset();
         (self.size, self.pts) = (size, None);
     }
 

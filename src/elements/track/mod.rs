@@ -6,8 +6,8 @@
 //!     ! roipublish address=tracks.jsonl ! fakesink
 //! ```
 //!
-//! `roitrack` works on the objects of `roidetect`, and on the metas of other detectors. Place it after the last detector. It reads no
-//! pixels and takes little time, so frames of any format and memory pass immediately and in order, and no `queue` is needed.
+//! `roitrack` works on the objects of `roidetect`, and on the metas of other detectors. Place it after the last detector. It takes little time,
+//! and reads no pixels unless `camera-motion` is set. So frames of any format and memory pass immediately and in order, and no `queue` is needed.
 //!
 //! In the JSON, the track ID is the `id` of the object; `region_id` only numbers the objects of a frame. In the
 //! `GstVideoRegionOfInterestMeta` of the object, the track ID is the parameter `object_id`, as in DL Streamer's `gvatrack`. IDs of
@@ -25,6 +25,10 @@
 //! - `object-class`: tracks only objects with one of these labels.
 //! - `max-age`: inferred frames in a row without the object until its track ends. `min-hits`: frames in a row with the object until it gets
 //!   an ID. Frames without inference do not age tracks.
+//! - `camera-motion`: estimates the motion of the camera from the pixels, as a translation and a scale, and moves the tracks with it. Needs raw
+//!   video in memory that the CPU can read.
+//! - `report-lost`: adds the tracks whose objects are not detected to the results, with their predicted boxes. The JSON has them in
+//!   `lost_tracks`, with the `track_state` `lost`.
 //! - `max-tracks`: maximum number of tracks; the track that has been lost longest is evicted.
 //! - A flush, a new stream, and a time jump end all tracks. A time jump is a timestamp more than two seconds back. On a frame with the
 //!   DISCONT flag, a time jump is any step back, or a step ahead of more than two seconds. A change of the frame size scales the tracks.

@@ -4,7 +4,7 @@
 //! dimensions, but its noise matrices are diagonal. So the four coordinates are independent, and each needs a state of two numbers only:
 //! the value and its velocity per frame.
 
-use crate::frame::Rect;
+use crate::frame::{Rect, Transform};
 
 /// Variances of the noise of one coordinate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,6 +103,13 @@ impl BoxFilter {
     pub fn rect(&self) -> Rect {
         let [x, y, width, height] = self.coordinates.map(|coordinate| coordinate.value);
         Rect::from_center(x, y, width.max(1e-3), height.max(1e-3))
+    }
+
+    /// Maps the box.
+    pub fn map(&mut self, to: &Transform) {
+        let [x, y, width, height] = &mut self.coordinates;
+        (x.value, y.value) = (x.value * to.scale.0 + to.offset.0, y.value * to.scale.1 + to.offset.1);
+        (width.value, height.value) = (width.value * to.scale.0, height.value * to.scale.1);
     }
 
     /// Moves the center.

@@ -23,6 +23,9 @@
 //!
 //! A frame without inference does not age the tracks. Detections that are carried over into such a frame keep their track IDs.
 //!
+//! If the motion of the camera is known, [`Tracker::set_camera_motion`] moves the boxes of all tracks with the image. Lost tracks are then found
+//! again although the camera has turned. `Hybrid` also estimates this motion from the boxes, if the frame has several objects.
+//!
 //! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state. The tracker reads no pixels and no clocks,
 //! so its output depends on its input only.
 
@@ -40,7 +43,7 @@ use appearance::Appearance;
 use assign::{Assignment, Candidate};
 use kalman::{BoxFilter, Coordinate};
 
-use crate::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Rect, Size, TrackState};
+use crate::frame::{Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Rect, Size, TrackState, Transform};
 
 /// How detections are associated with tracks; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +77,8 @@ pub struct TrackOptions {
     pub max_tracks: usize,
     /// `Hybrid`: weight of the difference of embeddings in the cost of a pair, see [`hybrid`]. 0: embeddings are not used. Default: 0.
     pub appearance_weight: f32,
+    /// Whether lost tracks are added to the results. Default: false.
+    pub reports_lost: bool,
 }
 
 impl Default for TrackOptions {
@@ -86,6 +91,7 @@ impl Default for TrackOptions {
             min_hits: 1,
             max_tracks: 1000,
             appearance_weight: 0.0,
+            reports_lost: false,
         }
     }
 }
@@ -104,6 +110,8 @@ pub struct Tracker {
     pairs: Vec<(usize, usize)>,
     assignment: Assignment,
     camera: camera::Camera,
+    /// Transform from the previous frame to the next frame.
+    camera_motion: Option<Transform>,
 }
 
 /// Counters of a [`Tracker`].
@@ -190,6 +198,9 @@ impl Tracker {
         self.is_unmatched.clear();
         self.is_unmatched.extend(detections.iter().map(|found| found.track.is_none() && found.rect.is_proper() && is_tracked(found)));
         self.tracks.iter_mut().for_each(Track::predict);
+        if let Some(motion) = self.camera_motion.take() {
+            self.tracks.iter_mut().for_each(|track| track.map(&motion));
+        }
         if !is_inferred {
             self.match_carried_over(detections);
         }
@@ -217,13 +228,23 @@ impl Tracker {
                 }
             }
         }
+        if options.reports_lost {
+            results.lost_tracks.extend(self.tracks.iter().filter_map(Track::lost));
+        }
         self.counts.n_tracks = self.tracks.len() as u64;
         self.counts.n_lost = self.tracks.iter().filter(|track| track.n_missed > 0).count() as u64;
+    }
+
+    /// Sets the motion of the camera for the next frame: the transform from coordinates of the previous frame to coordinates of the next frame.
+    /// Without a call, the camera does not move.
+    pub fn set_camera_motion(&mut self, motion: Option<Transform>) {
+        self.camera_motion = motion;
     }
 
     /// Removes all tracks. Call this for a new stream or after a seek.
     pub fn reset(&mut self) {
         self.tracks.clear();
+        self.camera_motion = None;
         self.size = Size::default();
         (self.counts.n_tracks, self.counts.n_lost) = (0, 0);
     }
@@ -338,6 +359,13 @@ impl Track {
         }
     }
 
+    /// Returns the track as a lost track, if it has an ID and its object was not detected in the last inferred frame.
+    fn lost(&self) -> Option<LostTrack> {
+        let track = self.track_id.filter(|_| !self.is_seen() && self.n_missed > 0)?;
+        let Class { label_id, label, .. } = &self.class;
+        Some(LostTrack { track, rect: self.predicted, label_id: *label_id, label: label.clone(), n_missed: self.n_missed })
+    }
+
     /// Whether the track has a detection in the current frame.
     fn is_seen(&self) -> bool {
         self.detection_idx.is_some()
@@ -354,6 +382,20 @@ impl Track {
         self.detection_idx = None;
         let was_seen = self.was_seen();
         self.predicted = self.motion.predict(&self.rect, self.n_frames, was_seen);
+    }
+
+    /// Moves the track with the camera.
+    fn map(&mut self, to: &Transform) {
+        (self.rect, self.predicted) = (to.apply(self.rect), to.apply(self.predicted));
+        match &mut self.motion {
+            Motion::Box(filter) => filter.map(to),
+            Motion::Corners([left, top, right, bottom]) => {
+                let (scale, offset) = (to.scale, to.offset);
+                (left.value, right.value) = (left.value * scale.0 + offset.0, right.value * scale.0 + offset.0);
+                (top.value, bottom.value) = (top.value * scale.1 + offset.1, bottom.value * scale.1 + offset.1);
+            }
+            Motion::Velocity(..) => {}
+        }
     }
 
     /// Updates the track with a detection.

@@ -1,6 +1,8 @@
 //! Behavior of the tracker: moving, crossing, hidden and flickering objects, intervals, and bounds.
 
 use super::*;
+use crate::CameraMotion;
+use crate::camera_motion::tests::view;
 use crate::frame::{Classification, Outcome};
 
 const SIZE: Size = Size::new(640, 480);
@@ -114,6 +116,62 @@ fn track_ends_after_max_age() {
     tracking.update_objects(&[]);
     let TrackCounts { n_tracks, n_started, n_ended, .. } = tracking.tracker.counts();
     assert_eq!((n_tracks, n_started, n_ended), (0, 1, 1));
+}
+
+/// The camera turns to and fro. The object stands still, and is not detected in the four frames after each turn.
+#[test]
+fn object_keeps_its_track_id_while_the_camera_turns() {
+    let size = Size::new(640, 360);
+    for method in [Method::Hybrid, Method::ByteTrack, Method::Sort, Method::Iou] {
+        let n_track_ids = [true, false].map(|uses_pixels| {
+            let mut tracking = TestTracker::new(TrackOptions { method, ..TrackOptions::default() });
+            let (mut motion, mut camera, mut step) = (CameraMotion::default(), 600.0, 14.0);
+            for n in 0..60 {
+                let since_turn = n % 15;
+                if since_turn == 0 && n > 0 {
+                    step = -step;
+                }
+                camera += step;
+                let is_detected = n < 15 || since_turn >= 4;
+                let detections = if is_detected { vec![tracking.object(0, 900.0 - camera, 150.0)] } else { vec![] };
+                if uses_pixels {
+                    let moved = motion.update(&view(size, (camera, 300.0), 1.0)).unwrap();
+                    tracking.tracker.set_camera_motion(moved);
+                }
+                tracking.update(&mut FrameResults { size, detections, ..FrameResults::default() });
+            }
+            tracking.n_track_ids
+        });
+        assert!(n_track_ids[0] == 1 && n_track_ids[1] > 1, "{method:?}: IDs with and without pixels: {n_track_ids:?}");
+    }
+}
+
+#[test]
+fn lost_tracks_are_reported_with_their_predicted_boxes() {
+    for reports_lost in [true, false] {
+        let mut tracking = TestTracker::new(TrackOptions { max_age: 3, reports_lost, ..TrackOptions::default() });
+        for n in 0..10 {
+            let detections = vec![tracking.object(0, 50.0 + 6.0 * n as f32, 100.0), tracking.object(1, 400.0, 100.0)];
+            let mut results = FrameResults { size: SIZE, detections, ..FrameResults::default() };
+            tracking.update(&mut results);
+            assert_eq!(results.lost_tracks, [], "all objects are detected");
+        }
+        let mut lost = Vec::new();
+        for _ in 0..5 {
+            let detections = vec![tracking.object(1, 400.0, 100.0)];
+            let mut results = FrameResults { size: SIZE, detections, ..FrameResults::default() };
+            assert_eq!(tracking.update(&mut results), [2]);
+            lost.push(results.lost_tracks);
+        }
+        let missed: Vec<Vec<u32>> = lost.iter().map(|tracks| tracks.iter().map(|track| track.n_missed).collect()).collect();
+        let expected: [&[u32]; 5] = if reports_lost { [&[1], &[2], &[3], &[], &[]] } else { [&[]; 5] };
+        assert_eq!(missed, expected, "the track ends after three frames");
+        if let Some(track) = lost[2].first() {
+            assert_eq!((track.track, track.label_id, track.label.as_deref()), (ObjectId(1), 0, Some("class 0")));
+            // The object went on by six pixels a frame for three frames.
+            assert!((track.rect.x - (50.0 + 6.0 * 12.0)).abs() < 6.0, "{:?}", track.rect);
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! `gvametaconvert`.
 //!
 //! Differences to the written results: masks in the form of polygons or of COCO become polygons, or are left out. Object IDs are new.
-//! Attributes of an unknown form are left out.
+//! Attributes of an unknown form, and lost tracks, are left out.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -104,6 +104,7 @@ pub fn read_line(line: &[u8]) -> Result<Option<StoredFrame>, String> {
         detections,
         classifications: line.classifications.map_or_else(Vec::new, |pairs| reader.attributes(&pairs, &[])),
         events: line.events.iter().filter_map(event).collect(),
+        lost_tracks: Vec::new(),
     };
     Ok(Some(StoredFrame { results, frame_number: line.frame, timestamp_ns: line.timestamp, stream: line.stream }))
 }
@@ -275,7 +276,6 @@ impl Reader {
         let corners: [Point; 3] = self.points(body.get("corners"))?.try_into().ok()?;
         let (columns, rows): (usize, usize) = (integer(body, "columns")?, integer(body, "rows")?);
         let n_cells = columns.checked_mul(rows).filter(|n_cells| *n_cells <= MAX_CELLS)?;
-        if let Some(runs) = body.get("runs").and_then(Value::as_array) {
         let labels =
             || body.get("labels").and_then(Value::as_array).into_iter().flatten().filter_map(|label| label.as_str().map(Into::into));
         if let Some(image) = body.get("png").and_then(Value::as_str) {
@@ -287,6 +287,7 @@ impl Reader {
             let is_mask = body.get("area").is_some();
             return Some(if is_mask { Geometry::Mask(cells) } else { Geometry::ClassMap { classes: cells, labels: labels().collect() } });
         }
+        if let Some(runs) = body.get("runs").and_then(Value::as_array) {
             let runs = runs.iter().enumerate().map(|(idx, run)| Some((if idx % 2 == 0 { 0 } else { 255 }, run.as_u64()?)));
             return Some(Geometry::Mask(Grid { columns, values: expanded(runs, n_cells)?.into(), corners }));
         }
@@ -344,11 +345,11 @@ mod tests {
     const SIZE: Size = Size::new(200, 100);
 
     fn line_of(results: &FrameResults) -> Vec<u8> {
-        let context = Context {
         line_as(results, MaskFormat::default(), MapFormat::default())
     }
 
     fn line_as(results: &FrameResults, masks: MaskFormat, maps: MapFormat) -> Vec<u8> {
+        let context = Context {
             frame_number: 7,
             stream_id: Some("door"),
             source: None,
@@ -433,6 +434,7 @@ mod tests {
                 event(SceneEventKind::Exited { occupancy: 1, dwell, is_lost: true }),
                 event(SceneEventKind::Loitered { dwell }),
             ],
+            lost_tracks: vec![],
         }
     }
 
@@ -503,14 +505,14 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_are_errors_or_results() {
-    #[test]
     fn images_of_masks_and_maps_are_read() {
         let stored = read(&line_as(&everything(), MaskFormat::Png, MapFormat::Png));
         let expected = read(&line_of(&everything()));
         assert_eq!(stored.results.detections[0].classifications, expected.results.detections[0].classifications);
     }
 
+    #[test]
+    fn damaged_lines_are_errors_or_results() {
         let line = line_of(&everything());
         for end in 0..line.len() - 2 {
             assert!(read_line(&line[..end]).is_err(), "cut after {end} bytes");

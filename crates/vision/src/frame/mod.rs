@@ -12,8 +12,8 @@ pub mod region;
 
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 pub use roiflow_results::{
-    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, PixelRect,
-    Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Similarity, Size, Skeleton, TrackState, Transform,
+    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, LostTrack, ObjectId, Outcome,
+    PixelRect, Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Similarity, Size, Skeleton, TrackState, Transform,
 };
 
 pub use roiflow_tensor::MemoryKind;
