@@ -318,6 +318,52 @@ fn accept_compositions(pipeline: &gst::Pipeline) {
     });
 }
 
+/// Answers allocation queries as an element that gets its caps first, such as `glupload`. `combines` is the answer after the caps.
+fn answer_after_caps(pipeline: &gst::Pipeline, combines: bool) {
+    let pad = pipeline.by_name("sink").unwrap().static_pad("sink").unwrap();
+    pad.add_probe(gst::PadProbeType::QUERY_DOWNSTREAM, move |pad, info| {
+        let has_caps = pad.current_caps().is_some();
+        let Some(gst::QueryViewMut::Allocation(allocation)) = info.query_mut().map(gst::QueryRef::view_mut) else {
+            return gst::PadProbeReturn::Ok;
+        };
+        if !has_caps {
+            return gst::PadProbeReturn::Drop;
+        }
+        if combines {
+            allocation.add_allocation_meta::<gst_video::VideoOverlayCompositionMeta>(None);
+        }
+        gst::PadProbeReturn::Handled
+    });
+}
+
+/// The caps of a sink such as `glimagesink`: video memory or system memory, with and without attached images.
+const CAPS_OF_GL: &str = "video/x-raw(memory:GLMemory,meta:GstVideoOverlayComposition);video/x-raw(memory:SystemMemory,meta:GstVideoOverlayComposition);video/x-raw(memory:GLMemory);video/x-raw";
+
+#[test]
+fn sink_that_answers_only_after_caps_gets_attached_images() {
+    for (downstream, combines, expected) in [
+        (format!("capsfilter caps=\"{CAPS_OF_GL}\" !"), true, [true; 3]),
+        (format!("capsfilter caps=\"{CAPS_OF_GL}\" !"), false, [false; 3]),
+        (String::new(), true, [false; 3]),
+    ] {
+        let pipeline = pipeline(&format!(
+            "videotestsrc num-buffers=3 pattern=gradient ! video/x-raw,format=BGRA,width=320,height=240 ! roioverlay title=gate ! \
+             {downstream} fakesink name=sink"
+        ));
+        answer_after_caps(&pipeline, combines);
+        let arrived = collect(&pipeline, "sink", "sink");
+        let ending = run(&pipeline);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        let arrived = arrived.lock().unwrap();
+        let has_images = |frame: &Arrived| frame.buffer.meta::<gst_video::VideoOverlayCompositionMeta>().is_some();
+        assert_eq!(arrived.iter().map(has_images).collect::<Vec<_>>(), expected, "{downstream} {combines}");
+        // The drawing of a sink that refuses is in the pixels of all frames, and the last caps do not have the feature.
+        let title = |frame: &Arrived| frame.rows()[0].concat();
+        assert_eq!(title(&arrived[0]), title(&arrived[2]));
+        assert_eq!(arrived[2].caps.to_string().contains("Composition"), expected[0], "{}", arrived[2].caps);
+    }
+}
+
 #[test]
 fn attached_drawing_looks_like_the_painted_drawing() {
     let size = Size::new(320, 240);

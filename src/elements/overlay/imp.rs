@@ -21,12 +21,28 @@ use crate::elements::{caps, scene};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
 
+/// What is known about elements downstream that may combine attached images with the frame.
+///
+/// Elements such as `glupload` answer an allocation query only after they have got caps. So caps with the feature are sent first, and the query is
+/// repeated before the first frame. The caps change again if the answer is no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Agreement {
+    /// The answer is known, or the feature is not used.
+    #[default]
+    Settled,
+    /// The current caps have the feature, but the answer is not known.
+    Open,
+    /// The answer was no after the caps were sent.
+    Refused,
+}
+
 /// Instance data of `roioverlay`.
 #[derive(Default)]
 pub struct RoiOverlay {
     settings: Mutex<Settings>,
     /// `Some` while the element is started.
     work: Mutex<Option<Work>>,
+    agreement: Mutex<Agreement>,
 }
 
 #[glib::object_subclass]
@@ -94,6 +110,7 @@ impl BaseTransformImpl for RoiOverlay {
             Some(path) => Typeface::with_file(&path).map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ("font: {error}")))?,
         };
         *self.work.lock().unwrap() = Some(Work::new(Painter::new(typeface)));
+        *self.agreement.lock().unwrap() = Agreement::default();
         Ok(())
     }
 
@@ -117,8 +134,21 @@ impl BaseTransformImpl for RoiOverlay {
         }
         let attached = with_composition(caps);
         let with = othercaps.intersect(&attached);
-        let chosen =
-            if !with.is_empty() && self.downstream_combines(&attached) { with } else { othercaps.intersect(&without_composition(caps)) };
+        let mut agreement = *self.agreement.lock().unwrap();
+        let is_attached = !with.is_empty()
+            && match self.downstream_combines(&attached) {
+                Some(combines) => {
+                    agreement = Agreement::Settled;
+                    combines
+                }
+                None if agreement != Agreement::Refused && self.downstream_names_composition() => {
+                    agreement = Agreement::Open;
+                    true
+                }
+                None => false,
+            };
+        *self.agreement.lock().unwrap() = agreement;
+        let chosen = if is_attached { with } else { othercaps.intersect(&without_composition(caps)) };
         // A filter downstream may accept only one of them.
         let chosen = if chosen.is_empty() { othercaps } else { chosen };
         self.parent_fixate_caps(direction, caps, chosen)
@@ -161,6 +191,7 @@ impl BaseTransformImpl for RoiOverlay {
     }
 
     fn transform_ip(&self, buffer: &mut gst::BufferRef) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.settle_agreement();
         let settings = self.settings.lock().unwrap().clone();
         let segment = self.obj().segment();
         let stream_time = segment.downcast_ref::<gst::ClockTime>().and_then(|segment| segment.to_stream_time(buffer.pts()));
@@ -185,11 +216,35 @@ impl BaseTransformImpl for RoiOverlay {
 }
 
 impl RoiOverlay {
-    /// Whether the elements downstream combine attached images with frames of these caps.
-    fn downstream_combines(&self, caps: &gst::Caps) -> bool {
+    /// Whether the elements downstream combine attached images with frames of these caps. `None` if they do not answer.
+    fn downstream_combines(&self, caps: &gst::Caps) -> Option<bool> {
         let mut query = gst::query::Allocation::new(Some(caps), false);
-        self.obj().src_pad().peer_query(query.query_mut())
-            && query.find_allocation_meta::<gst_video::VideoOverlayCompositionMeta>().is_some()
+        let is_answered = self.obj().src_pad().peer_query(query.query_mut());
+        is_answered.then(|| query.find_allocation_meta::<gst_video::VideoOverlayCompositionMeta>().is_some())
+    }
+
+    /// Whether the caps of the elements downstream have the feature, so that at least one of these elements knows it. Elements that take any
+    /// caps do not count.
+    fn downstream_names_composition(&self) -> bool {
+        let caps = self.obj().src_pad().peer_query_caps(None);
+        !caps.is_any() && caps.iter_with_features().any(|(_, features)| !features.is_any() && features.contains(COMPOSITION))
+    }
+
+    /// Asks the elements downstream again, which now have their caps.
+    fn settle_agreement(&self) {
+        if *self.agreement.lock().unwrap() != Agreement::Open {
+            return;
+        }
+        let caps = self.obj().src_pad().current_caps().filter(|caps| has_composition(caps));
+        let combines = caps.is_some_and(|caps| self.downstream_combines(&caps) == Some(true));
+        *self.agreement.lock().unwrap() = if combines { Agreement::Settled } else { Agreement::Refused };
+        if !combines {
+            gst::debug!(CAT, imp = self, "downstream has caps of attached images, but does not combine them with frames: painting");
+            if let Some(work) = &mut *self.work.lock().unwrap() {
+                work.paint();
+            }
+            self.obj().reconfigure_src();
+        }
     }
 }
 

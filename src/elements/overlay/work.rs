@@ -57,6 +57,13 @@ impl Work {
         self.format = Some(Format { info, format, colorimetry, attaches });
     }
 
+    /// Paints the next frames instead of attaching images, until the next caps.
+    pub(super) fn paint(&mut self) {
+        if let Some(format) = &mut self.format {
+            format.attaches = false;
+        }
+    }
+
     pub(super) fn set_scene(&mut self, scene: Scene) {
         self.scene = Some(scene);
     }
