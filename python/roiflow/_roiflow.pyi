@@ -413,6 +413,7 @@ class _Stage:
         threshold: float | None,
         iou_threshold: float | None,
         labels: list[str] | None,
+        gallery: str | None,
         classes: list[str | int] | None,
         batch_size: int | None,
         config: str | None,
@@ -438,6 +439,14 @@ class _Stage:
         self, values: npt.NDArray[Any], size: tuple[int, int], scale: tuple[float, float], offset: tuple[float, float]
     ) -> _Run: ...
 
-def _plot(image: npt.NDArray[Any], color: str, results: _Results, style: tuple[bool, bool, int, int, int]) -> npt.NDArray[np.uint8]: ...
+def _plot(
+    image: npt.NDArray[Any],
+    color: str,
+    results: _Results,
+    style: tuple[bool, bool, int, int, int],
+    title: str,
+    font: str | None,
+    privacy: tuple[list[str], list[str]],
+) -> npt.NDArray[np.uint8]: ...
 def _read_image(path: str | PathLike[str]) -> npt.NDArray[np.uint8]: ...
 def _register_decoder(name: str, function: Callable[..., Any], task: str) -> None: ...

@@ -277,6 +277,10 @@ class Results(Sequence[Detection]):
         thickness: int = 0,
         font_size: int = 0,
         mask_opacity: int = 40,
+        title: str = "",
+        font: str | os.PathLike[str] | None = None,
+        blur: Iterable[str] = (),
+        pixelate: Iterable[str] = (),
     ) -> npt.NDArray[np.uint8]:
         """Draw boxes, masks, keypoints, labels and attributes on a copy of the image, like the element `roioverlay`.
 
@@ -285,12 +289,20 @@ class Results(Sequence[Detection]):
         - `color`: order of the channels of an array; default: the order in the call that returned these results.
         - `thickness`, `font_size`: in pixels; 0: computed from the size of the image.
         - `mask_opacity`: opacity of masks and maps in percent, 0 to 100.
+        - `title`: text in the bottom-left corner.
+        - `font`: a font file in TrueType or OpenType format, for characters that the built-in font lacks.
+        - `blur`, `pixelate`: labels of objects that are made unrecognizable; `*`: all objects. The boxes of objects that the detector missed
+          stay visible.
 
-        Raises ValueError if the size of the image differs from that of the results.
+        Raises ValueError if the size of the image differs from that of the results, and ReadError if the font cannot be read.
         """
         array, color = _array_of(image, color or self._color)
         style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size), operator.index(mask_opacity))
-        return _roiflow._plot(array, color, self._raw, style)
+        for name, names in (("blur", blur), ("pixelate", pixelate)):
+            if isinstance(names, str):
+                raise TypeError(f"{name}: expected a list of labels, got the text {names!r}")
+        file = None if font is None else os.fspath(font)
+        return _roiflow._plot(array, color, self._raw, style, title, file, (list(blur), list(pixelate)))
 
     def to_json(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> str:
         """One line of JSON in the schema of `roiflow run --json`, without a line end.
@@ -605,6 +617,7 @@ def load(
     iou: float | None = None,
     classes: Iterable[str | int] | None = None,
     labels: Sequence[str] | None = None,
+    gallery: str | os.PathLike[str] | None = None,
     color: _Color = "bgr",
     preprocess: str | Preprocess | None = None,
     batch: int | None = None,
@@ -621,6 +634,8 @@ def load(
     - `iou`: a box is suppressed if its overlap with a box of higher confidence exceeds this value; default: that of the description.
     - `classes`: labels or numbers of the classes to report; default: all.
     - `labels`: names of the classes. They replace the labels of the description.
+    - `gallery`: for models with the decoder `embedding`: a file with names and vectors, which `roiflow gallery add` writes. An object then gets the
+      name of the nearest vector, or `unknown` if the best cosine is below `confidence`.
     - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
     - `preprocess`: a function that gets the image, or its registered name; see `register_preprocess`.
     - `batch`: number of images and regions per call of the engine, for models with a dynamic batch axis.
@@ -640,6 +655,8 @@ def load(
         raise ValueError(f'color: expected "bgr" or "rgb", got {color!r}')
     if performance not in (None, "latency", "throughput"):
         raise ValueError(f'performance: expected "latency", "throughput" or None, got {performance!r}')
+    if gallery is not None and not os.path.exists(gallery):
+        raise FileNotFoundError(errno.ENOENT, "no gallery", os.fspath(gallery))
     for name, fraction in (("confidence", confidence), ("iou", iou)):
         if fraction is not None and not 0 <= fraction <= 1:
             raise ValueError(f"{name}: expected a number from 0 to 1, got {fraction}")
@@ -664,7 +681,8 @@ def load(
         defaults = {"ORT.session.intra_op.allow_spinning": "0"} if hint == "latency" else {}
         merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **defaults, **options}.items())
         names = None if labels is None else list(labels)
-        return _roiflow._Stage(path, file, text, device, confidence, iou, names, chosen, batch_size, merged)
+        known = None if gallery is None else os.fspath(gallery)
+        return _roiflow._Stage(path, file, text, device, confidence, iou, names, known, chosen, batch_size, merged)
 
     return ImageModel(make, _Options(color, batch, performance, preprocess))
 

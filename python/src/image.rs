@@ -8,7 +8,9 @@ use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use roiflow_images::draw::{Canvas, Plane};
 use roiflow_images::file;
+use roiflow_images::font::Typeface;
 use roiflow_images::overlay::{Painter, Style, Surroundings};
+use roiflow_images::privacy::{Privacy, PrivacyRules};
 use roiflow_vision::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, Size};
 
 use crate::array;
@@ -123,13 +125,16 @@ pub fn _read_image<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, P
 
 /// Returns a copy of the image on which the results are drawn, like the element `roioverlay` draws them.
 ///
-/// Raises the exceptions of [`frame_of`], and ValueError if the image of the results had another size.
+/// Raises the exceptions of [`frame_of`], ValueError if the image of the results had another size, and ReadError if the font cannot be read.
 #[pyfunction]
 pub fn _plot<'py>(
     image: &Bound<'py, PyUntypedArray>,
     color: &str,
     results: &PyResults,
     style: (bool, bool, u32, u32, u32),
+    title: &str,
+    font: Option<PathBuf>,
+    privacy: (Vec<String>, Vec<String>),
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let (format, size) = checked(image, color)?;
     results.check_size(size)?;
@@ -137,11 +142,18 @@ pub fn _plot<'py>(
     let (labels, confidence, thickness, font_size, mask_opacity) = style;
     let style = Style { labels, confidence, thickness, font_size, mask_opacity, ..Style::default() };
     let results = results.results.clone();
+    let typeface = match font {
+        None => Typeface::default(),
+        Some(path) => Typeface::with_file(&path).map_err(ReadError::new_err)?,
+    };
+    let (blur, pixelate) = privacy;
+    let obscured = Privacy::default().follow(&PrivacyRules { blur, pixelate, ..PrivacyRules::default() }, size, Some(&results));
     array::with_bytes_mut(&copy, |bytes| {
         let row_stride_bytes = size.width as usize * format.pixel_bytes();
         let planes = [Plane { bytes, row_stride_bytes }, Plane::default(), Plane::default()];
         let mut canvas = Canvas::new(format, size, COLORIMETRY, planes).expect("the array has the bytes of its shape");
-        Painter::default().draw(&mut canvas, size, &results, &style, &Surroundings::default());
+        obscured.iter().for_each(|area| area.apply(&mut canvas));
+        Painter::new(typeface).draw(&mut canvas, size, &results, &style, &Surroundings { title, ..Surroundings::default() });
     });
     Ok(copy)
 }

@@ -9,7 +9,7 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTimeoutError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use roiflow_inference::spec::described_task;
-use roiflow_inference::{Engine, RunGuard, Sharing, Stage, StageOptions, StageResults, Task};
+use roiflow_inference::{Engine, GalleryChoice, RunGuard, Sharing, Stage, StageOptions, StageResults, Task};
 use roiflow_results::{FrameResults, Size, Transform};
 
 use crate::array;
@@ -47,7 +47,7 @@ impl PyStage {
     ///
     /// Raises an exception if the model cannot be read or compiled, or if its description is missing or invalid.
     #[new]
-    #[pyo3(signature = (model, description, description_text, device, threshold, iou_threshold, labels, classes, batch_size, config))]
+    #[pyo3(signature = (model, description, description_text, device, threshold, iou_threshold, labels, gallery, classes, batch_size, config))]
     #[allow(clippy::too_many_arguments, reason = "called by `_vision.py` alone")]
     fn new(
         py: Python<'_>,
@@ -58,6 +58,7 @@ impl PyStage {
         threshold: Option<f32>,
         iou_threshold: Option<f32>,
         labels: Option<Vec<String>>,
+        gallery: Option<PathBuf>,
         classes: Option<Vec<Bound<'_, PyAny>>>,
         batch_size: Option<usize>,
         config: Option<String>,
@@ -68,6 +69,7 @@ impl PyStage {
             description_text,
             device,
             labels,
+            gallery: gallery.map(GalleryChoice::File).unwrap_or_default(),
             threshold,
             iou_threshold,
             config,

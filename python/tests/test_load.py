@@ -326,6 +326,24 @@ def test_labels_replace_those_of_the_description():
     assert load("rectangle", labels=["thing"])(scene()).boxes.labels == ["thing"]
 
 
+def test_a_gallery_names_objects_by_the_nearest_vector(tmp_path):
+    gallery = tmp_path / "stones.jsonl"
+    entries = [{"name": "ruby", "vector": [1, 0, 0, 0]}, {"name": "emerald", "vector": [0, 2, 0, 0]}]
+    gallery.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    description = {"task": "classification", "name": "stone", "output": {"decoder": "embedding"}}
+    model = load("color", description=description, gallery=gallery)
+    found = {color: model(scene((0, 0, 64, 64), color)).attributes["stone"] for color in (RED, GREEN, BLUE)}
+    assert [(stone.kind, stone.value) for stone in found.values()] == [("label", "ruby"), ("label", "emerald"), ("label", "unknown")]
+    assert found[RED].confidence == pytest.approx(1, abs=1e-3)
+    vectors = load("color", description=description)(scene((0, 0, 64, 64), RED)).attributes["stone"]
+    assert (vectors.kind, vectors.value.shape) == ("tensor", (1, 4)), "without a gallery"
+    with pytest.raises(FileNotFoundError, match="gone.jsonl"):
+        load("color", description=description, gallery=tmp_path / "gone.jsonl")
+    gallery.write_text('{"name": "ruby", "vector": [1, 0]}\n')
+    with pytest.raises(RuntimeError, match="gallery"):
+        load("color", description=description, gallery=gallery)(scene())
+
+
 def test_classes_without_names_are_called_by_number():
     description = {"task": "detection", "input": {"layout": "nhwc"}, "output": {"decoder": "ultraface", "threshold": 0.5}}
     results = load("rectangle", description=description)(scene())

@@ -129,6 +129,27 @@ def test_plot_draws_on_a_copy():
     assert (without_text != image).any(axis=2).sum() < (drawn != image).any(axis=2).sum()
 
 
+def test_plot_writes_a_title_and_hides_objects(tmp_path):
+    image = np.random.default_rng(1).integers(0, 90, (240, 320, 3), np.uint8)
+    image[20:50, 16:60] = (255, 0, 0)
+    image[34:36, 20:56] = (255, 120, 0)
+    results = load("rectangle")(image)
+    plain = results.plot(image)
+    titled = results.plot(image, title="north gate")
+    differs = (plain != titled).any(axis=2)
+    assert differs[200:, :160].any() and not differs[:180].any()
+    quiet = {"labels": False, "thickness": 1}
+    inside = (slice(28, 42), slice(26, 50))
+    assert np.array_equal(results.plot(image, **quiet)[inside], image[inside])
+    for hidden in (results.plot(image, **quiet, blur=["rectangle"]), results.plot(image, **quiet, pixelate=["*"])):
+        assert not np.array_equal(hidden[inside], image[inside]) and np.array_equal(hidden[100:], image[100:])
+    assert np.array_equal(results.plot(image, **quiet, blur=["car"]), results.plot(image, **quiet))
+    with pytest.raises(TypeError, match="expected a list of labels"):
+        results.plot(image, blur="rectangle")
+    with pytest.raises(ov.ReadError, match="gone.ttf"):
+        results.plot(image, font=tmp_path / "gone.ttf")
+
+
 def test_plot_uses_the_channel_order_of_the_image():
     rgb = scene((16, 20, 60, 50), size=(320, 240))
     bgr = np.ascontiguousarray(rgb[..., ::-1])
