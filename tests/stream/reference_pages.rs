@@ -395,8 +395,10 @@ fn the_schemas_have_pages() {
                     which `roiflow describe --schema` prints.\n[Model descriptions](../model-descriptions.md) explains the keys.\n\n## Top level\n\n"
         .to_owned();
     schema_rows(&mut page, &description, &description);
-    for table in ["model", "input", "output"] {
-        let mut schema = &description["properties"][table];
+    for table in ["model", "input", "clip", "output"] {
+        let property = &description["properties"][table];
+        // The schema of an optional section has `null` as its second alternative.
+        let mut schema = property.get("anyOf").map_or(property, |alternatives| &alternatives[0]);
         while let Some(target) = schema["$ref"].as_str() {
             schema = description.pointer(target.trim_start_matches('#')).unwrap();
         }
@@ -414,6 +416,7 @@ fn the_schemas_have_pages() {
     for (title, place) in [
         ("Each of `objects`", "/$defs/object"),
         ("`detection`", "/$defs/object/properties/detection"),
+        ("Each of `lost_tracks`", "/$defs/lost_track"),
         ("The key of a classifier, and each of `classifications`", "/$defs/attribute"),
     ] {
         write!(page, "\n## {title}\n\n").unwrap();
