@@ -230,10 +230,10 @@ fn find_block(previous: &Image, current: &Image, (left, top): (usize, usize), (g
         let was = previous.line(top + row, left, BLOCK);
         let is = current.line(is_top + row, is_left - 1, BLOCK + 2);
         let (above, below) = (current.line(is_top + row - 1, is_left, BLOCK), current.line(is_top + row + 1, is_left, BLOCK));
-        for column in 0..BLOCK {
-            let along_x = (f32::from(is[column + 2]) - f32::from(is[column])) / 2.0;
-            let along_y = (f32::from(below[column]) - f32::from(above[column])) / 2.0;
-            let rest = f32::from(was[column]) - f32::from(is[column + 1]);
+        for (((was, around), above), below) in was.iter().zip(is.windows(3)).zip(above).zip(below) {
+            let along_x = (f32::from(around[2]) - f32::from(around[0])) / 2.0;
+            let along_y = (f32::from(*below) - f32::from(*above)) / 2.0;
+            let rest = f32::from(*was) - f32::from(around[1]);
             xx += along_x * along_x;
             xy += along_x * along_y;
             yy += along_y * along_y;
@@ -280,7 +280,8 @@ impl Image {
     /// `N` is the number of bytes per pixel.
     fn reduce_plane<const N: usize>(&mut self, bytes: &[u8], row_stride_bytes: usize, n_pixels: usize, luma: impl Fn(&[u8; N]) -> u32) {
         let n_rows = n_pixels.min(N_ROWS_OF_CELL);
-        let mut sums = vec![0_u32; self.width];
+        let mut sums = [0_u32; N_COLUMNS];
+        let sums = &mut sums[..self.width];
         for row in 0..self.height {
             sums.fill(0);
             for row_of_cell in 0..n_rows {
