@@ -11,7 +11,7 @@ use crate::harness::{Folder, pipeline, run, tiny};
 
 const N_FRAMES: usize = 30;
 /// The beginning of a model's name, the tiny model that replaces it, and the label of the detected objects.
-const STAND_INS: [(&str, &str, Option<&str>); 9] = [
+const STAND_INS: [(&str, &str, Option<&str>); 10] = [
     ("face", "rectangle", Some("face")),
     ("ultraface", "rectangle", Some("face")),
     ("person", "rectangle", Some("person")),
@@ -21,6 +21,7 @@ const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("color", "color", None),
     ("age", "brightness", None),
     ("scene", "color", None),
+    ("action", "clip", None),
 ];
 const TEXTS: [(&str, &str); 10] = [
     ("README.md", include_str!("../../README.md")),
