@@ -208,7 +208,7 @@ fn find_block(previous: &Image, current: &Image, (left, top): (usize, usize), (g
         let is_inside = x >= 1 && y >= 1 && x + BLOCK < current.width && y + BLOCK < current.height;
         is_inside.then_some((x, y))
     };
-    let mut best: Option<(u32, (i32, i32), (usize, usize))> = None;
+    let mut best: Option<(u32, (i32, i32))> = None;
     for y in guess_y - REFINE..=guess_y + REFINE {
         for x in guess_x - REFINE..=guess_x + REFINE {
             let Some((is_left, is_top)) = place(x, y) else { continue };
@@ -219,11 +219,12 @@ fn find_block(previous: &Image, current: &Image, (left, top): (usize, usize), (g
                 })
                 .sum();
             if best.is_none_or(|(least, ..)| difference < least) {
-                best = Some((difference, (x, y), (is_left, is_top)));
+                best = Some((difference, (x, y)));
             }
         }
     }
-    let (_, (x, y), (is_left, is_top)) = best?;
+    let (x, y) = best?.1;
+    let (is_left, is_top) = place(x, y)?;
     // The step of Lucas and Kanade: the gradients of the current image explain the remaining difference.
     let (mut xx, mut xy, mut yy, mut x_rest, mut y_rest) = (0.0_f32, 0.0_f32, 0.0_f32, 0.0_f32, 0.0_f32);
     for row in 0..BLOCK {
