@@ -235,7 +235,7 @@ impl RoiOverlay {
         if *self.agreement.lock().unwrap() != Agreement::Open {
             return;
         }
-        let caps = self.obj().src_pad().current_caps().filter(|caps| has_composition(caps));
+        let caps = self.obj().src_pad().current_caps().filter(has_composition);
         let combines = caps.is_some_and(|caps| self.downstream_combines(&caps) == Some(true));
         *self.agreement.lock().unwrap() = if combines { Agreement::Settled } else { Agreement::Refused };
         if !combines {
