@@ -28,8 +28,11 @@ fn region(id: i32, x: u32) -> Region {
     (ObjectId(id), PixelRect { x, y: 0, width: 8, height: 8 }).into()
 }
 
-/// Runs clips, and returns the ID, best label and confidence of each.
-fn run(stage: &Stage, inputs: Vec<(Option<ObjectId>, roiflow::tensor::Tensor)>) -> Vec<(Option<i32>, String, f32)> {
+/// ID of a region, its best label, and the confidence.
+type Found = (Option<i32>, String, f32);
+
+/// Runs clips, and returns their results.
+fn run(stage: &Stage, inputs: Vec<(Option<ObjectId>, roiflow::tensor::Tensor)>) -> Vec<Found> {
     let (sender, receiver) = mpsc::channel();
     stage.submit_clips(inputs, 0, RunGuard::now(), move |results: StageResults| sender.send(results).unwrap());
     let results = receiver.recv().unwrap().into_result().unwrap();
@@ -44,10 +47,9 @@ fn run(stage: &Stage, inputs: Vec<(Option<ObjectId>, roiflow::tensor::Tensor)>) 
     all
 }
 
-fn close(found: &[(Option<i32>, String, f32)], expected: &[(Option<i32>, &str, f32)]) {
-    let is_same = |(found, expected): (&(Option<i32>, String, f32), &(Option<i32>, &str, f32))| {
-        found.0 == expected.0 && found.1 == expected.1 && (found.2 - expected.2).abs() < 1e-5
-    };
+fn close(found: &[Found], expected: &[(Option<i32>, &str, f32)]) {
+    let is_same =
+        |(one, other): (&Found, &(Option<i32>, &str, f32))| one.0 == other.0 && one.1 == other.1 && (one.2 - other.2).abs() < 1e-5;
     assert!(found.len() == expected.len() && found.iter().zip(expected).all(is_same), "{found:?}, expected {expected:?}");
 }
 
