@@ -59,17 +59,8 @@ impl Servers {
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
         address.finish("credentials, ca, cert, key")?;
-        let n_hosts = address.host.split(',').count();
-        let host = |(idx, host): (usize, &str)| {
-            // The address has the port of the last host.
-            let port = address.port.filter(|_| idx + 1 == n_hosts).unwrap_or(DEFAULT_PORT);
-            match host.matches(':').count() {
-                0 => format!("{host}:{port}"),
-                1 => host.to_owned(),
-                _ => format!("[{host}]:{port}"),
-            }
-        };
-        let hosts = address.host.split(',').enumerate().map(host).collect();
+        let host = |(host, port): (String, u16)| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let hosts = address.hosts(DEFAULT_PORT).into_iter().map(host).collect();
         Ok(Self { hosts, has_tls, user: address.user, password: address.password, credentials, ca, client })
     }
 

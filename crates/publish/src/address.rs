@@ -149,6 +149,20 @@ impl Address {
         }
     }
 
+    /// The hosts of a list of hosts, each with its port.
+    pub fn hosts(&self, default_port: u16) -> Vec<(String, u16)> {
+        let n_hosts = self.host.split(',').count();
+        let host = |(idx, host): (usize, &str)| {
+            // The port of the last host is in `port`. An IPv6 address has several colons.
+            let port = self.port.filter(|_| idx + 1 == n_hosts);
+            match host.rsplit_once(':').filter(|(name, _)| !name.contains(':')) {
+                Some((name, text)) => (name.to_owned(), text.parse().unwrap_or(default_port)),
+                None => (host.to_owned(), port.unwrap_or(default_port)),
+            }
+        };
+        self.host.split(',').enumerate().map(host).collect()
+    }
+
     /// Like [`Address::finish`], for files. The error does not list the options of a login, because a file has none.
     pub(crate) fn finish_file(&self, known: &str) -> Result<(), String> {
         self.finish("").map_err(|error| format!("{}{known}", error.trim_end_matches("user, password-file, ")))
@@ -239,6 +253,15 @@ mod tests {
         assert_eq!((address.take("ca").as_deref(), address.take_switch("retain")), (Some("/x y.pem"), Ok(true)));
         assert_eq!((address.finish("ca"), &*address.shown()), (Ok(()), "mqtts://[::1]:8883/a/{stream}"));
         assert!(!format!("{address:?}").contains("p@ss"));
+    }
+
+    #[test]
+    fn hosts_of_a_list_have_their_own_ports() {
+        let hosts = |text: &str| Address::parse(text).unwrap().hosts(4222);
+        let expected = [("a", 4223), ("b", 4222), ("c", 4224)].map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(hosts("nats://me:x@a:4223,b,c:4224/subject"), expected);
+        assert_eq!(hosts("nats://a:1,b"), [("a".to_owned(), 1), ("b".to_owned(), 4222)]);
+        assert_eq!(hosts("nats://[fd00::1]:5"), [("fd00::1".to_owned(), 5)]);
     }
 
     #[test]

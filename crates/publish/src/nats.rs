@@ -22,9 +22,12 @@ const MAX_RECEIVED_BYTES: usize = 1 << 20;
 /// Error codes of JetStream: a stream with this name but other settings exists, or another stream stores the subjects.
 const STREAM_EXISTS: [i64; 2] = [10058, 10065];
 
-/// A NATS server with a subject for each stream.
+/// A NATS server, or several servers of a cluster, with a subject for each stream.
 pub(super) struct Nats {
-    endpoint: Endpoint,
+    /// At least one.
+    endpoints: Vec<Endpoint>,
+    /// Index of the endpoint that was used last.
+    current: usize,
     has_tls: bool,
     user: Option<String>,
     password: Option<String>,
@@ -51,7 +54,7 @@ impl Nats {
     /// Creates the destination of a `nats://` or `tls://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         let has_tls = address.scheme == "tls";
-        let endpoint = Endpoint::of(&mut address, (4222, 4222), has_tls)?;
+        let endpoints = Endpoint::of_each(&mut address, (4222, 4222), has_tls)?;
         let create = address.take("create");
         address.finish(&format!("create, {TLS_OPTIONS}"))?;
         let subject = if address.path.is_empty() { "roiflow.{stream}" } else { &address.path };
@@ -62,7 +65,8 @@ impl Nats {
             return Err(format!("option create: expected the name of a stream without dots and spaces, got `{name}`"));
         }
         Ok(Self {
-            endpoint,
+            endpoints,
+            current: 0,
             has_tls,
             subject: Template::new(subject),
             user: address.user,
@@ -73,6 +77,16 @@ impl Nats {
             has_connected: false,
             max_payload: usize::MAX,
         })
+    }
+
+    /// Connects to the current endpoint.
+    fn open_current(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        let mut connection = Connection::open_plain(&self.endpoints[self.current], deadline).map_err(Failure::retryable)?;
+        self.log_in(&mut connection, end)?;
+        self.create_stream(&mut connection, end)?;
+        self.has_connected = true;
+        Ok(connection)
     }
 
     /// Logs in, and waits until the server has accepted the login.
@@ -99,7 +113,7 @@ impl Nats {
             (None, None) => {}
         }
         let hello = format!("CONNECT {options}\r\nSUB {}.* 1\r\nPING\r\n", self.inbox);
-        connection.start_tls(&self.endpoint).map_err(Failure::retryable)?;
+        connection.start_tls(&self.endpoints[self.current]).map_err(Failure::retryable)?;
         connection.write(hello.as_bytes()).map_err(Failure::retryable)?;
         loop {
             match receive(connection, end)? {
@@ -140,12 +154,15 @@ impl Nats {
 
 impl Protocol for Nats {
     fn open(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
-        let end = Instant::now() + ANSWER_TIMEOUT;
-        let mut connection = Connection::open_plain(&self.endpoint, deadline).map_err(Failure::retryable)?;
-        self.log_in(&mut connection, end)?;
-        self.create_stream(&mut connection, end)?;
-        self.has_connected = true;
-        Ok(connection)
+        let mut result = self.open_current(deadline);
+        for _ in 1..self.endpoints.len() {
+            if result.is_ok() {
+                break;
+            }
+            self.current = (self.current + 1) % self.endpoints.len();
+            result = self.open_current(deadline);
+        }
+        result
     }
 
     fn encode(&mut self, number: u64, message: &Message) -> Result<Vec<u8>, String> {
