@@ -174,7 +174,10 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
             Ok(())
         }
         Action::Remove { .. } => {
-            writeln!(out, "{}: removed after {} frames", OneLine(&text(&answer["name"])), answer["frames"])?;
+            // A stream that no node runs has no counters.
+            let frames = answer["frames"].as_u64().filter(|frames| *frames > 0);
+            let after = frames.map_or(String::new(), |frames| format!(" after {frames} frames"));
+            writeln!(out, "{}: removed{after}", OneLine(&text(&answer["name"])))?;
             Ok(())
         }
         Action::Nodes => nodes(&mut out, answer["nodes"].as_array().map_or(&[][..], Vec::as_slice)),
@@ -198,11 +201,12 @@ fn nodes(out: &mut impl Write, nodes: &[Value]) -> anyhow::Result<()> {
             format!("{:.1}", number("fps")),
             format!("{:.0} %", 100.0 * number("processor")),
             labels.collect::<Vec<_>>().join(" "),
+            view["devices"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(" "),
             text(&view["address"]),
         ]
     });
-    let heads = ["NODE", "STATE", "STREAMS", "ASSIGNED", "FPS", "PROCESSOR", "LABELS", "ADDRESS"].map(str::to_owned);
-    let rows: Vec<[String; 8]> = [heads].into_iter().chain(rows).collect();
+    let heads = ["NODE", "STATE", "STREAMS", "ASSIGNED", "FPS", "PROCESSOR", "LABELS", "DEVICES", "ADDRESS"].map(str::to_owned);
+    let rows: Vec<[String; 9]> = [heads].into_iter().chain(rows).collect();
     terminal::columns(out, &rows)
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use roiflow_nodes_nats::{Nats, Results, Servers, Storage};
+use roiflow_nodes_nats::{Nats, ResultLog, Results, Servers, Storage};
 use roiflow_server::nodes::{self, Nodes, key::Key};
 use roiflow_server::policy::Policy;
 use roiflow_server::store::Store;
@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Nodes with the same group share their streams; one NATS server can serve several groups
     #[arg(long, value_name = "NAME", default_value = "default")]
     group: String,
-    /// A property of this machine that streams can require, such as site=a or gpu=yes
+    /// A property of this machine that streams can require, such as site=a or network=fast; `node` and `device` are set by roiflow
     #[arg(long, value_name = "NAME=VALUE", value_parser = super::run::parse_assignment)]
     label: Vec<(String, String)>,
     /// Frames per second that this node can process, over all streams; 0: none while there are other nodes [default: measured]
@@ -103,6 +103,9 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     terminal.hide(secrets);
     let name = args.name.clone().or_else(machine_name).ok_or_else(|| usage("--name: expected a name of this node, got none".to_owned()))?;
     let storage = args.storage()?;
+    if let Some((label, _)) = args.label.iter().find(|(label, _)| matches!(&**label, "node" | "device")) {
+        return Err(usage(format!("--label: expected another name than `{label}`, which roiflow sets itself. Choose another name")));
+    }
     if args.capacity.is_some_and(|capacity| !capacity.is_finite() || capacity < 0.0) {
         return Err(usage("--capacity: expected a number of frames per second, at least 0, got another one".to_owned()));
     }
@@ -141,15 +144,17 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
 
     let connect = || Nats::connect(servers.clone(), storage.clone(), &name).map_err(|error| anyhow!(error));
     let (of_streams, of_clients) = (connect()?, connect()?);
+    let log = storage.results.clone().map(|results| ResultLog::start(servers.clone(), results, &name)).transpose()?;
     let settings = nodes::Settings {
         name: name.clone(),
         labels: args.label.iter().cloned().collect::<BTreeMap<_, _>>(),
         capacity: args.capacity,
-        devices: Vec::new(),
+        devices: devices(),
         address: args.advertise.clone().map_or_else(|| advertised(scheme, bound.address(), servers.first()), Ok)?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         keep_running: args.keep_running,
         key,
+        results: log.map(|log| Arc::new(Log(log)) as Arc<dyn nodes::ResultLog>),
     };
     registry.start_stored()?;
     let nodes = Nodes::join(Box::new(of_streams), Box::new(of_clients), registry.clone(), settings).map_err(usage)?;
@@ -171,6 +176,20 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
         bail!("streams did not end within {} s: frames in flight are lost", serve::MAX_END.as_secs());
     }
     Ok(())
+}
+
+/// The results of all nodes on the NATS servers.
+#[derive(Debug)]
+struct Log(ResultLog);
+
+impl nodes::ResultLog for Log {
+    fn last(&self, stream: &str) -> Result<Option<Vec<u8>>, String> {
+        self.0.last(stream)
+    }
+
+    fn subscribe(&self) -> nodes::Lines {
+        self.0.subscribe()
+    }
 }
 
 impl Args {
@@ -196,16 +215,21 @@ impl Args {
             (Some(url), _) if url == "none" => Vec::new(),
             (Some(url), _) => vec![url.clone()],
             (None, Some(_)) => {
-                let (place, options) =
-                    nats.split_once('?').map_or((nats, String::new()), |(place, options)| (place, format!("?{options}")));
-                // The publisher connects to one server.
-                let (before, hosts) = place.split_at(place.find('@').or_else(|| place.find("//").map(|at| at + 1)).map_or(0, |at| at + 1));
-                let host = hosts.split(',').next().unwrap_or_default().trim_end_matches('/');
-                vec![format!("{before}{host}/roiflow.{}.{{stream}}{options}", self.group)]
+                let (servers, options) =
+                    nats.split_once('?').map_or((nats, String::new()), |(servers, options)| (servers, format!("?{options}")));
+                vec![format!("{}/roiflow.{}.{{stream}}{options}", servers.trim_end_matches('/'), self.group)]
             }
             (None, None) => Vec::new(),
         }
     }
+}
+
+/// Returns the names of the devices of this machine that run models.
+fn devices() -> Vec<String> {
+    // NULL computes nothing, and AUTO selects one of the others.
+    let is_of_machine = |name: &str| !matches!(name, "NULL" | "AUTO");
+    let found = crate::devices::core().devices();
+    found.into_iter().filter(|(name, info)| info.missing.is_none() && is_of_machine(name)).map(|(name, _)| name).collect()
 }
 
 /// Returns the name of the machine, without characters that the name of a node cannot have.

@@ -9,6 +9,7 @@ use roiflow_server::backend::{Parameter, Pipeline};
 use roiflow_server::{Backend, Failure, Feed, Running, Start, Video};
 
 use super::running::{Observed, RunningStream, tap};
+use crate::elements::publish;
 use crate::pipeline::{
     Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap, spec,
 };
@@ -173,6 +174,12 @@ impl Backend for Pipelines {
         all.insert(stream, observed.clone());
         drop(all);
         Ok(Box::new(RunningStream::new(self.0.clone(), stream, observed, plan, devices)))
+    }
+
+    fn announce_gap(&self, gap: roiflow_server::backend::Gap) {
+        let roiflow_server::backend::Gap { stream, assignment, reason, last } = gap;
+        let last = last.map(|last| publish::LastResult { epoch: last.epoch, frame: last.frame, time: last.time });
+        publish::announce_gap(publish::Gap { stream, assignment, reason, last });
     }
 }
 

@@ -63,7 +63,11 @@ mod motion;
 #[cfg(feature = "nodes")]
 mod nodes;
 #[cfg(feature = "nodes")]
+mod nodes_faults;
+#[cfg(feature = "nodes")]
 mod nodes_page;
+#[cfg(feature = "nodes")]
+mod nodes_size;
 #[cfg(feature = "cli")]
 mod outages;
 #[cfg(feature = "cli")]
@@ -118,6 +122,9 @@ mod service;
 mod shapes;
 mod shared;
 mod sharing;
+#[cfg(feature = "nodes")]
+#[path = "../support/slow_proxy.rs"]
+mod slow_proxy;
 mod soak;
 #[cfg(feature = "cli")]
 mod source;

@@ -12,12 +12,13 @@
 //! | 5: a time-to-live begins with the write | the header `Nats-TTL` of the write |
 //! | 6: each request gets one reply | each request is a task with a time limit, and ends with the connection |
 //!
-//! - [`Servers`]: addresses and login. [`Nats`]: the coordinator.
+//! - [`Servers`]: addresses and login. [`Nats`]: the coordinator. [`ResultLog`]: the results that nodes have published.
 //! - `session`: one connection, from its begin to its loss. `bucket`: reads, writes and watches of the bucket.
 
 #![deny(unsafe_code)]
 
 mod bucket;
+mod results;
 mod servers;
 mod session;
 
@@ -28,6 +29,7 @@ use roiflow_nodes::coordinator::{Event, Request, Ticket, Waker};
 use roiflow_nodes::mailbox::Mailbox;
 use tokio::sync::mpsc;
 
+pub use results::ResultLog;
 pub use servers::Servers;
 
 /// A client of the coordinator on NATS. A thread of its own has the connection; it ends when the client is dropped.

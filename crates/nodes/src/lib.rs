@@ -9,8 +9,8 @@
 //!   the threads that publish results.
 //! - [`worker`]: the streams of the node. [`planner`]: the decisions of the elected node. [`placement`]: which node a stream belongs on.
 //! - [`view`]: what the node knows of all items. [`types`]: their values. [`keys`]: their keys. [`timing`]: the times of leases.
-//! - [`coordinator`]: the interface to the shared items, with the rules for implementations. [`memory`]: the implementation inside one
-//!   process. [`store`]: its items. [`mailbox`]: a queue of events, for implementations with threads.
+//! - [`coordinator`]: the interface to the shared items, with the rules for implementations. [`store`]: the items in memory, for the
+//!   simulation and the model checks. [`mailbox`]: a queue of events, for implementations with threads.
 //!
 //! # Items
 //!
@@ -43,7 +43,6 @@ pub mod fence;
 pub mod keys;
 pub mod mailbox;
 pub mod membership;
-pub mod memory;
 pub mod placement;
 pub mod planner;
 pub mod store;

@@ -38,7 +38,7 @@
 //! |---|---|---|---|
 //! | time `renew_at` | `Out` | `Reading` | read the record |
 //! | reply: no record, or a record of this process, or one that is `Left` or `Dead` | `Reading` | `Joining` | create or update the record |
-//! | reply: another process is present under this name | `Reading` | `Out` | `NameInUse` |
+//! | reply: another process is present under this name | `Reading` | `Out` | `NameInUse`, if it was not reported before |
 //! | reply: written | `Joining` | `Present`, `Idle` | deadline = sent + `fence`; `Joined` |
 //! | reply: an error | `Reading`, `Joining` | `Out` | try again after `retry` |
 //! | time `renew_at` | `Present`, `Idle` | `Renewing` | update the record |
@@ -100,7 +100,7 @@ pub enum Effect {
     Joined,
     /// The lease has ended. The streams of this session must stop, unless the node keeps them running.
     Lapsed,
-    /// Another process has joined under the name of this node.
+    /// Another process has joined under the name of this node. Reported once, although the node tries to join again and again.
     NameInUse,
     /// The deadline has changed.
     Deadline,
@@ -120,6 +120,8 @@ pub struct Membership {
     revision: Revision,
     deadline: Duration,
     renew_at: Duration,
+    /// Whether [`Effect::NameInUse`] was reported since the last attempt that found the name free.
+    has_reported_name: bool,
     /// When the request in flight was sent, and the state that expects its reply.
     in_flight: Option<(Duration, State)>,
 }
@@ -137,6 +139,7 @@ impl Membership {
             revision: Revision(0),
             deadline: Duration::ZERO,
             renew_at: Duration::ZERO,
+            has_reported_name: false,
             in_flight: None,
         }
     }
@@ -271,13 +274,15 @@ impl Membership {
             if !is_own && record.presence == Presence::Present {
                 self.state = State::Out;
                 self.renew_at = now + self.timing.retry;
-                return vec![Effect::NameInUse];
+                let is_reported = std::mem::replace(&mut self.has_reported_name, true);
+                return if is_reported { Vec::new() } else { vec![Effect::NameInUse] };
             }
             // The session was used, and must not be used again.
             if is_own && record.session == self.session {
                 self.session = self.session.next();
             }
         }
+        self.has_reported_name = false;
         let request = match item {
             None => self.create(),
             Some(item) => {
@@ -461,7 +466,9 @@ mod tests {
         assert_eq!(node.reply(at(0), record(500, Presence::Present)), [Effect::NameInUse]);
         assert_eq!(node.next_tick(), Some(at(1)));
         node.tick(at(1));
-        assert!(matches!(node.reply(at(1), record(500, Presence::Left))[..], [Effect::Send(Request::Update { .. })]));
+        assert_eq!(node.reply(at(1), record(500, Presence::Present)), [], "it was reported");
+        node.tick(at(2));
+        assert!(matches!(node.reply(at(2), record(500, Presence::Left))[..], [Effect::Send(Request::Update { .. })]));
     }
 
     #[test]

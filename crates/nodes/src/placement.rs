@@ -6,6 +6,15 @@
 //! the node. The *share* is the load that each node would have if all streams were spread evenly over all nodes. It is the same number for
 //! all nodes: a node with twice the capacity gets twice the streams.
 //!
+//! A node reports a capacity for each model that it has measured, and one for all others. Where other nodes have measured a model and this
+//! node has not, its capacity for the model is estimated: its capacity for all others, times the mean ratio of both on those nodes.
+//!
+//! # Memory
+//!
+//! A stream that says how much memory it needs gets a node only if all streams of the node that say it need at most
+//! [`USABLE_MEMORY`] of the node's memory together. A node that uses more of its memory than that gets a stream only if no other node may
+//! run it. Running streams do not move for lack of memory.
+//!
 //! # Choice of a node
 //!
 //! A stream without a node gets the first node of this list that its constraints allow, and that is not draining:
@@ -26,7 +35,7 @@
 //! the node with the highest to the node with the lowest load, until no two nodes differ by more than half of that. The stream that evens
 //! out most is chosen, and among similar ones, a stream whose model already runs on the target.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::types::{Facts, StreamSpec};
@@ -61,6 +70,9 @@ impl Default for Policy {
         }
     }
 }
+
+/// Part of a node's memory that streams may use.
+pub const USABLE_MEMORY: f64 = 0.9;
 
 /// A node that can run streams.
 #[derive(Debug, Clone, Copy)]
@@ -189,6 +201,10 @@ struct Board<'a> {
     at: Vec<Option<usize>>,
     is_moved: Vec<bool>,
     load: Vec<f64>,
+    /// Memory that the streams of each node need, in bytes.
+    memory: Vec<u64>,
+    /// Mean ratio of the measured capacity for a model to the capacity for other models, by model.
+    ratios: BTreeMap<&'a str, f64>,
     /// Number of streams of each model on each node.
     models: Vec<BTreeMap<&'a str, usize>>,
     share: f64,
@@ -205,6 +221,8 @@ impl<'a> Board<'a> {
             nodes,
             is_moved: vec![false; streams.len()],
             load: vec![0.0; nodes.len()],
+            memory: vec![0; nodes.len()],
+            ratios: ratios(nodes),
             models: vec![BTreeMap::new(); nodes.len()],
             share: 0.0,
             order: (0..streams.len()).collect(),
@@ -237,25 +255,48 @@ impl<'a> Board<'a> {
             *work.entry(&stream.spec.model).or_default() += cost(stream.spec);
         }
         // Capacities of a model relative to the mean node. The size of a node is the mean over models, weighted by their work.
-        let mean_capacity = |model: &str| sites().map(|node| node.facts.capacity.of(model)).sum::<f64>() / n_sites;
+        let mean_capacity = |model: &str| sites().map(|node| self.capacity(node, model)).sum::<f64>() / n_sites;
         let total: f64 = work.iter().map(|(model, work)| work / mean_capacity(model).max(1e-9)).sum();
         total / n_sites
     }
 
     fn part(&self, stream: usize, node: usize) -> f64 {
         let spec = self.streams[stream].spec;
-        cost(spec) / self.nodes[node].facts.capacity.of(&spec.model)
+        cost(spec) / self.capacity(&self.nodes[node], &spec.model)
+    }
+
+    /// Frames per second of a model on a node: measured, or estimated from the measurements of other nodes.
+    fn capacity(&self, node: &Site<'_>, model: &str) -> f64 {
+        let capacity = &node.facts.capacity;
+        match self.ratios.get(model) {
+            Some(ratio) if !capacity.models.contains_key(model) => (capacity.of("") * ratio).max(1e-3),
+            _ => capacity.of(model),
+        }
+    }
+
+    /// Whether a node has the memory that a stream needs.
+    fn has_memory(&self, stream: usize, node: usize) -> bool {
+        let (needed, total) = (self.streams[stream].spec.memory, self.nodes[node].facts.memory);
+        needed == 0 || total == 0 || self.memory[node].saturating_add(needed) as f64 <= USABLE_MEMORY * total as f64
+    }
+
+    /// Whether a node reports that most of its memory is in use.
+    fn is_full(&self, node: usize) -> bool {
+        let facts = self.nodes[node].facts;
+        facts.memory > 0 && facts.load.memory as f64 > USABLE_MEMORY * facts.memory as f64
     }
 
     fn add(&mut self, stream: usize, node: usize) {
         self.at[stream] = Some(node);
         self.load[node] += self.part(stream, node);
+        self.memory[node] = self.memory[node].saturating_add(self.streams[stream].spec.memory);
         *self.models[node].entry(&self.streams[stream].spec.model).or_default() += 1;
     }
 
     fn put(&mut self, stream: usize, to: usize, reason: Reason) -> Move {
         if let Some(from) = self.at[stream] {
             self.load[from] -= self.part(stream, from);
+            self.memory[from] = self.memory[from].saturating_sub(self.streams[stream].spec.memory);
             if let Some(count) = self.models[from].get_mut(self.streams[stream].spec.model.as_str()) {
                 *count -= 1;
             }
@@ -269,7 +310,7 @@ impl<'a> Board<'a> {
     }
 
     fn allows(&self, stream: usize, node: usize) -> bool {
-        self.streams[stream].spec.allows(self.nodes[node].name, &self.nodes[node].facts.labels)
+        self.streams[stream].spec.allows(self.nodes[node].name, self.nodes[node].facts)
     }
 
     fn must_move(&self, stream: usize) -> Option<Reason> {
@@ -287,7 +328,7 @@ impl<'a> Board<'a> {
     /// Returns the node for a stream that needs one or must move; see the module documentation.
     fn choose(&self, stream: usize) -> Option<usize> {
         let placed = &self.streams[stream];
-        let others = |node: &usize| self.at[stream] != Some(*node) && self.allows(stream, *node);
+        let others = |node: &usize| self.at[stream] != Some(*node) && self.allows(stream, *node) && self.has_memory(stream, *node);
         let allowed: Vec<usize> = (0..self.nodes.len()).filter(others).collect();
         let is_free = |node: &&usize| !self.nodes[**node].is_draining && !placed.avoids.contains(&self.nodes[**node].name);
         let mut candidates: Vec<usize> = allowed.iter().filter(is_free).copied().collect();
@@ -295,10 +336,13 @@ impl<'a> Board<'a> {
             // A stream that runs nowhere is better on a draining node, or on one where it failed, than on none.
             candidates = allowed;
         }
+        if candidates.iter().any(|node| !self.is_full(*node)) {
+            candidates.retain(|node| !self.is_full(*node));
+        }
         let model = placed.spec.model.as_str();
         let after = |node: usize| self.load[node] + self.part(stream, node);
         let rank = |node: usize| {
-            let (name, capacity) = (self.nodes[node].name, self.nodes[node].facts.capacity.of(model));
+            let (name, capacity) = (self.nodes[node].name, self.capacity(&self.nodes[node], model));
             let fits = after(node) <= self.share + 1e-9;
             if placed.prefers == Some(name) && after(node) <= self.share * 1.05 + 1e-9 {
                 (3, 0.0)
@@ -357,7 +401,8 @@ impl<'a> Board<'a> {
     /// How useful it is to move a stream: how much it evens out in eighths, whether the model runs on the target, and a hash.
     fn benefit(&self, stream: usize, from: usize, to: usize, gap: f64, tolerance: f64) -> Option<(u32, bool, f64)> {
         let placed = &self.streams[stream];
-        if !self.allows(stream, to) || placed.avoids.contains(&self.nodes[to].name) {
+        let has_room = self.has_memory(stream, to) && !self.is_full(to);
+        if !self.allows(stream, to) || !has_room || placed.avoids.contains(&self.nodes[to].name) {
             return None;
         }
         let gap_after = (gap - self.part(stream, from) - self.part(stream, to)).abs();
@@ -366,7 +411,7 @@ impl<'a> Board<'a> {
         }
         let eighths = ((gap - gap_after) / gap * 8.0) as u32;
         let model = placed.spec.model.as_str();
-        let score = score(&[placed.name, self.nodes[to].name], self.nodes[to].facts.capacity.of(model));
+        let score = score(&[placed.name, self.nodes[to].name], self.capacity(&self.nodes[to], model));
         Some((eighths, self.runs_model(to, model), score))
     }
 }
@@ -376,15 +421,17 @@ fn cost(spec: &StreamSpec) -> f64 {
     if spec.cost.is_finite() { spec.cost.max(0.0) } else { 0.0 }
 }
 
-/// Returns the models that run on each node, for tests and figures.
-pub fn models_by_node<'a>(streams: &[Placed<'a>]) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
-    let mut models: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for stream in streams {
-        if let Some(at) = stream.at {
-            models.entry(at).or_default().insert(&stream.spec.model);
+/// Returns the mean ratio of the measured capacity for a model to the capacity for other models, by model.
+fn ratios<'a>(nodes: &[Site<'a>]) -> BTreeMap<&'a str, f64> {
+    let mut found: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for Site { facts, .. } in nodes {
+        let capacity = &facts.capacity;
+        for model in capacity.models.keys() {
+            let (sum, n_nodes) = found.entry(model).or_default();
+            (*sum, *n_nodes) = (*sum + capacity.of(model) / capacity.of(""), *n_nodes + 1.0);
         }
     }
-    models
+    found.into_iter().map(|(model, (sum, n_nodes))| (model, sum / n_nodes)).collect()
 }
 
 /// Weighted rendezvous hashing: the number of a node for a key. The node with the highest number is chosen with a probability in proportion
@@ -410,6 +457,8 @@ fn hash(parts: &[&str]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::types::Capacity;
 
@@ -427,6 +476,7 @@ mod tests {
                 description: serde_json::Value::Null,
                 model: format!("model{}", idx % n_models),
                 cost: 10.0,
+                memory: 0,
                 constraints: BTreeMap::new(),
             };
             let facts = |capacity: f64| Facts { capacity: Capacity { default: capacity, models: BTreeMap::new() }, ..Facts::default() };
@@ -564,6 +614,76 @@ mod tests {
         town.specs.get_mut(&stream).unwrap().constraints.insert("site".to_owned(), vec!["a".to_owned()]);
         let moves = town.step();
         assert!(moves.iter().any(|step| step.stream == stream && step.reason == Reason::Constraint), "{moves:?}");
+    }
+
+    #[test]
+    fn streams_that_need_a_device_run_where_it_is() {
+        let mut town = Town::new(30, 1, &[1000.0; 3]);
+        for (node, devices) in [("n00", vec!["CPU"]), ("n01", vec!["CPU", "OPENVINO.GPU.0"]), ("n02", vec!["CPU", "ORT.CUDA"])] {
+            town.facts.get_mut(node).unwrap().devices = devices.into_iter().map(str::to_owned).collect();
+        }
+        let mut need = |stream: &str, devices: &[&str]| {
+            let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+            town.specs.get_mut(stream).unwrap().constraints.insert("device".to_owned(), devices);
+        };
+        need("s0000", &["OPENVINO.GPU"]);
+        need("s0001", &["OPENVINO.GPU.0"]);
+        need("s0002", &["ORT.CUDA", "OPENVINO"]);
+        need("s0003", &["ORT"]);
+        need("s0004", &["OPENVINO.NPU"]);
+        need("s0005", &[]);
+        need("s0006", &["CP"]);
+        let unplaced: BTreeSet<String> = town.plan(0, false).unplaced.into_iter().collect();
+        assert_eq!(unplaced, ["s0004", "s0006"].map(str::to_owned).into());
+        town.step();
+        assert_eq!([&town.at["s0000"], &town.at["s0001"], &town.at["s0003"]], ["n01", "n01", "n02"]);
+        assert!(["n01", "n02"].contains(&&*town.at["s0002"]));
+    }
+
+    #[test]
+    fn streams_that_need_memory_get_a_node_that_has_it() {
+        const GIB: u64 = 1 << 30;
+        let mut town = Town::new(20, 1, &[1000.0; 2]);
+        town.facts.get_mut("n00").unwrap().memory = 4 * GIB;
+        town.facts.get_mut("n01").unwrap().memory = 16 * GIB;
+        for spec in town.specs.values_mut() {
+            spec.memory = GIB;
+        }
+        // 0.9 of 4 GiB and of 16 GiB.
+        assert_eq!(town.plan(0, false).unplaced.len(), 20 - 3 - 14);
+        town.step();
+        assert_eq!((town.count("n00"), town.count("n01")), (3, 14));
+        assert!(town.step().is_empty(), "an uneven load does not move streams to a node without memory for them");
+    }
+
+    #[test]
+    fn node_that_uses_most_of_its_memory_gets_no_streams_unless_it_is_the_only_one() {
+        let mut town = Town::new(10, 1, &[1000.0; 2]);
+        let full = town.facts.get_mut("n00").unwrap();
+        (full.memory, full.load.memory) = (1000, 950);
+        town.specs.get_mut("s0000").unwrap().constraints.insert("node".to_owned(), vec!["n00".to_owned()]);
+        town.step();
+        assert_eq!((&*town.at["s0000"], town.count("n01")), ("n00", 9));
+        assert!(town.step().is_empty());
+    }
+
+    #[test]
+    fn capacity_of_a_model_decides_and_is_estimated_where_it_was_not_measured() {
+        let mut town = Town::new(100, 2, &[1000.0, 1000.0, 2000.0]);
+        // The model 0 is ten times slower than the others. The third node has not measured it, and is twice as fast.
+        for node in ["n00", "n01"] {
+            town.facts.get_mut(node).unwrap().capacity.models.insert("model0".to_owned(), 100.0);
+        }
+        town.specs.retain(|_, spec| spec.model == "model0");
+        town.step();
+        let counts = [town.count("n00"), town.count("n01"), town.count("n02")];
+        assert!((12..=13).contains(&counts[0]) && (12..=13).contains(&counts[1]) && counts[2] == 25, "{counts:?}");
+        // A node on which only this model is slow gets fewer streams of it.
+        let mut town = Town::new(50, 1, &[1000.0, 1000.0]);
+        town.facts.get_mut("n00").unwrap().capacity.models.insert("model0".to_owned(), 250.0);
+        town.facts.get_mut("n01").unwrap().capacity.models.insert("model0".to_owned(), 1000.0);
+        town.step();
+        assert_eq!((town.count("n00"), town.count("n01")), (10, 40));
     }
 
     #[test]

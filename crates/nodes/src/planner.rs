@@ -27,9 +27,11 @@ use std::time::Duration;
 
 use crate::coordinator::{Error, Reply, Request, Revision};
 use crate::keys;
-use crate::placement::{Allowance, Placed, Plan, Policy, Reason, Site, plan};
+use crate::placement::{Allowance, Placed, Policy, Reason, Site, plan};
 use crate::timing::Timing;
-use crate::types::{Assignment, Epoch, Facts, Member, NodeRecord, Ownership, PlannerLock, Presence, StreamState, to_json};
+use crate::types::{
+    Assignment, Cause, Epoch, Facts, Interruption, Member, NodeRecord, Ownership, PlannerLock, Presence, StreamState, to_json,
+};
 use crate::view::{Life, Scope, Versioned, View};
 
 /// What a request of the planner is for. Its reply returns with it.
@@ -79,7 +81,6 @@ pub struct Planner {
     nodes_changed_at: Duration,
     present: BTreeSet<Member>,
     next_plan: Duration,
-    last: Plan,
     decisions: Vec<Decision>,
 }
 
@@ -115,7 +116,6 @@ impl Planner {
             nodes_changed_at: Duration::ZERO,
             present: BTreeSet::new(),
             next_plan: Duration::ZERO,
-            last: Plan::default(),
             decisions: Vec::new(),
         }
     }
@@ -123,11 +123,6 @@ impl Planner {
     /// Whether this planner holds the lock at this time.
     pub fn is_elected(&self, now: Duration) -> bool {
         self.lock.as_ref().is_some_and(|lock| now < lock.deadline)
-    }
-
-    /// Returns the last plan of this planner, with the streams that no node may run.
-    pub fn last_plan(&self) -> &Plan {
-        &self.last
     }
 
     /// Returns the decisions since the last call.
@@ -329,7 +324,6 @@ impl Planner {
             let owner = Member { node: step.to.clone(), session };
             requests.extend(self.assign(view, now, &step.stream, owner, step.reason));
         }
-        self.last = result;
         requests
     }
 
@@ -381,7 +375,8 @@ impl Planner {
         let earlier = view.items().assignments.get(stream);
         let epoch = earlier.map_or(0, |earlier| earlier.value.epoch.0 + 1).max(spec.revision.0);
         let from = earlier.and_then(|earlier| self.from(view, now, &earlier.value, &owner));
-        let assignment = Assignment { owner, epoch: Epoch(epoch), from };
+        let interruption = earlier.and_then(|earlier| interruption(view, &earlier.value, from.is_some(), reason));
+        let assignment = Assignment { owner, epoch: Epoch(epoch), from, interruption };
         let (key, value, ttl) = (keys::assign(stream), to_json(&assignment), None);
         let request = match earlier {
             Some(Versioned { revision, .. }) => Request::Update { key, revision: *revision, value, ttl },
@@ -439,6 +434,19 @@ impl Planner {
     }
 }
 
+/// What interrupts a stream whose next assignment replaces `earlier`; `None`: the earlier owner runs it until the next owner has a result.
+fn interruption(view: &View, earlier: &Assignment, runs_on: bool, reason: Reason) -> Option<Interruption> {
+    let record = view.items().nodes.get(&earlier.owner.node).map(|record| &record.value);
+    let has_left = record.is_some_and(|record| record.session == earlier.owner.session && record.presence == Presence::Left);
+    let cause = match reason {
+        Reason::Failed => Cause::StreamFailed,
+        _ if runs_on => return None,
+        _ if has_left => Cause::NodeLeft,
+        _ => Cause::NodeLost,
+    };
+    Some(Interruption { earlier: Ownership { owner: earlier.owner.clone(), epoch: earlier.epoch }, cause })
+}
+
 /// How far an owner has come with a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
@@ -473,6 +481,7 @@ mod tests {
     }
 
     /// A planner with the lock, and what it sees.
+    #[derive(Clone)]
     struct Elected {
         planner: Planner,
         view: View,
@@ -490,7 +499,13 @@ mod tests {
                 let record = NodeRecord { session: Session(1), presence: Presence::Present, facts };
                 elected.see(0, &keys::node(node), &record);
             }
-            let spec = StreamSpec { description: serde_json::json!({}), model: String::new(), cost: 25.0, constraints: BTreeMap::new() };
+            let spec = StreamSpec {
+                description: serde_json::json!({}),
+                model: String::new(),
+                cost: 25.0,
+                memory: 0,
+                constraints: BTreeMap::new(),
+            };
             elected.see(0, &keys::stream("s"), &spec);
             let scope = elected.view.apply(at(0), Change::Current);
             elected.planner.changed(at(0), &elected.view, &scope);
@@ -528,13 +543,37 @@ mod tests {
     fn a_hand_over_ends_with_the_first_result_and_a_lost_camera_does_not_undo_it() {
         let mut planner = Elected::new();
         let from = Some(Ownership { owner: member("a"), epoch: Epoch(3) });
-        let handed_over = Assignment { owner: member("b"), epoch: Epoch(4), from };
+        let handed_over = Assignment { owner: member("b"), epoch: Epoch(4), from, interruption: None };
         planner.see(1, &keys::assign("s"), &handed_over);
         assert_eq!(planner.pass(2), None, "the new owner starts the stream");
         planner.state(3, StreamState::Running);
         assert_eq!(planner.pass(4), Some(Assignment { from: None, ..handed_over }));
         planner.state(5, StreamState::Waiting);
         assert_eq!(planner.pass(8), None, "the camera is lost on all nodes");
+    }
+
+    #[test]
+    fn an_assignment_names_the_owner_that_could_not_run_the_stream_on() {
+        let mut planner = Elected::new();
+        let first = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: None };
+        planner.see(1, &keys::assign("s"), &first);
+        planner.state(2, StreamState::Running);
+        let earlier = Ownership { owner: member("b"), epoch: Epoch(4) };
+        let interruption = |cause| Some(Interruption { earlier: earlier.clone(), cause });
+        let left = NodeRecord { session: Session(1), presence: Presence::Left, facts: Facts::default() };
+        let mut of_node_that_left = planner.clone();
+        of_node_that_left.see(20, &keys::node("b"), &left);
+        assert_eq!(of_node_that_left.pass(21).unwrap().interruption, interruption(Cause::NodeLeft));
+        let mut of_dead_node = planner.clone();
+        of_dead_node.see(20, &keys::node("b"), &NodeRecord { presence: Presence::Dead, ..left });
+        assert_eq!(of_dead_node.pass(40).unwrap().interruption, interruption(Cause::NodeLost));
+        let mut of_failed_stream = planner.clone();
+        of_failed_stream.state(20, StreamState::Failed);
+        assert_eq!(of_failed_stream.pass(21).unwrap().interruption, interruption(Cause::StreamFailed));
+        let mut of_drained_node = planner;
+        of_drained_node.see(20, &keys::drain("b"), &crate::types::Drain::default());
+        let moved = of_drained_node.pass(21).unwrap();
+        assert_eq!((moved.from, moved.interruption), (Some(earlier), None), "the earlier owner runs it until then");
     }
 
     #[test]

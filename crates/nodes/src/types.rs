@@ -52,7 +52,11 @@ pub struct StreamSpec {
     /// Frames per second on which the model runs.
     #[serde(default = "default_cost")]
     pub cost: f64,
+    /// Memory in bytes that the stream needs; 0: it is not known.
+    #[serde(default)]
+    pub memory: u64,
     /// Labels that the node must have, each with the allowed values. An empty list allows any value. The label `node` is the node's name.
+    /// The label `device` is the name of each of its devices; `OPENVINO` also allows `OPENVINO.GPU`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub constraints: BTreeMap<String, Vec<String>>,
 }
@@ -62,11 +66,17 @@ fn default_cost() -> f64 {
 }
 
 impl StreamSpec {
-    /// Whether a node with this name and these labels may run the stream.
-    pub fn allows(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.constraints.iter().all(|(label, values)| {
-            let value = if label == "node" { Some(node) } else { labels.get(label).map(String::as_str) };
-            value.is_some_and(|value| values.is_empty() || values.iter().any(|allowed| allowed == value))
+    /// Whether a node with this name may run the stream.
+    pub fn allows(&self, node: &str, facts: &Facts) -> bool {
+        self.constraints.iter().all(|(label, allowed)| {
+            let is_allowed = |value: &str| allowed.is_empty() || allowed.iter().any(|allowed| allowed == value);
+            let is_allowed_device =
+                |device: &String| is_allowed(device) || device.match_indices('.').any(|(family, _)| is_allowed(&device[..family]));
+            match &**label {
+                "node" => is_allowed(node),
+                "device" => facts.devices.iter().any(is_allowed_device),
+                label => facts.labels.get(label).is_some_and(|value| is_allowed(value)),
+            }
         })
     }
 }
@@ -166,6 +176,30 @@ pub struct Assignment {
     /// In a hand-over: the earlier owner. It runs the stream in its own epoch until the owner reports [`StreamState::Running`] in this epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Ownership>,
+    /// Set if the earlier owner does not run the stream until the owner has a result. Results of the time between are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interruption: Option<Interruption>,
+}
+
+/// Why an earlier owner stopped a stream before the next owner has started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interruption {
+    /// The earlier owner, with its epoch.
+    pub earlier: Ownership,
+    /// What has happened to it.
+    pub cause: Cause,
+}
+
+/// What has happened to the earlier owner of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Its session was declared dead: the node ended, stopped for a while, or lost the coordinator.
+    NodeLost,
+    /// The node has left.
+    NodeLeft,
+    /// The stream failed there.
+    StreamFailed,
 }
 
 /// A member that owns a stream in an epoch.

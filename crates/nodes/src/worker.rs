@@ -324,7 +324,13 @@ mod tests {
             view.apply(NOW, Change::Begin);
             view.apply(NOW, Change::Current);
             let mut node = Self { worker: Worker::new(keep_running, Duration::from_secs(1)), view, revision: 0 };
-            let spec = StreamSpec { description: serde_json::json!({}), model: String::new(), cost: 25.0, constraints: BTreeMap::new() };
+            let spec = StreamSpec {
+                description: serde_json::json!({}),
+                model: String::new(),
+                cost: 25.0,
+                memory: 0,
+                constraints: BTreeMap::new(),
+            };
             node.see(&keys::stream("s"), &spec);
             node
         }
@@ -337,7 +343,7 @@ mod tests {
         }
 
         fn assign(&mut self, node: &str, epoch: u64, from: Option<Ownership>) -> Vec<Action> {
-            self.see(&keys::assign("s"), &Assignment { owner: member(node), epoch: Epoch(epoch), from })
+            self.see(&keys::assign("s"), &Assignment { owner: member(node), epoch: Epoch(epoch), from, interruption: None })
         }
 
         fn status(&mut self, node: &str, epoch: u64, state: StreamState) -> Vec<Action> {
@@ -443,8 +449,13 @@ mod tests {
     fn a_changed_specification_reaches_the_running_stream() {
         let mut node = Node::new(false);
         node.assign("a", 3, None);
-        let spec =
-            StreamSpec { description: serde_json::json!({"input": "x"}), model: String::new(), cost: 9.0, constraints: BTreeMap::new() };
+        let spec = StreamSpec {
+            description: serde_json::json!({"input": "x"}),
+            model: String::new(),
+            cost: 9.0,
+            memory: 0,
+            constraints: BTreeMap::new(),
+        };
         assert_eq!(node.see(&keys::stream("s"), &spec), [Action::Change { stream: "s".to_owned(), epoch: Epoch(3), spec }]);
     }
 }

@@ -16,7 +16,7 @@ function Node({ node, others, isOperator, act }) {
   return html`<section class="card" data-node=${node.name} aria-label=${`Node ${node.name}`}>
     <div class="row"><h2>${node.name}</h2><span class=${`state ${node.state}`}>${node.state}</span></div>
     <p class="facts">${node.assigned.toFixed(0)} of ${node.capacity.toFixed(0)} fps assigned, ${node.fps.toFixed(1)} fps processed,
-      ${(100 * node.processor).toFixed(0)} % of the processors${labels && `, ${labels}`}${node.is_planner ? ", decides for all nodes" : ""}</p>
+      ${(100 * node.processor).toFixed(0)} % of the processors${node.devices.length > 0 && `, ${node.devices.join(" ")}`}${labels && `, ${labels}`}${node.is_planner ? ", decides for all nodes" : ""}</p>
     <meter min="0" max="1" value=${node.capacity > 0 ? Math.min(1, node.assigned / node.capacity) : 0} aria-label="Assigned part of the capacity" />
     <ul>${node.streams.map((stream) => html`<li key=${stream} data-stream=${stream}>
       <a href=${`#/streams/${encodeURIComponent(stream)}`}>${stream}</a>

@@ -36,6 +36,34 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Returns what is wrong with the description of the stream, or why it cannot start.
     fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure>;
+
+    /// Announces that results are missing before the first result of an assignment. Called before the stream starts. The program reports
+    /// the gap to the destinations of the stream.
+    fn announce_gap(&self, gap: Gap);
+}
+
+/// Missing results of a stream between two of its assignments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// Name of the stream.
+    pub stream: String,
+    /// The assignment that begins after the gap; see [`Start::assignment`].
+    pub assignment: u64,
+    /// Why results are missing, for people.
+    pub reason: String,
+    /// The last result before the gap; `None`: it is not known.
+    pub last: Option<LastResult>,
+}
+
+/// A result that another node has published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastResult {
+    /// Epoch of its message ID.
+    pub epoch: u64,
+    /// Number of its frame.
+    pub frame: u64,
+    /// Its time of day, as in the result.
+    pub time: Option<String>,
 }
 
 /// A stream that was started.

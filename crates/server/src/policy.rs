@@ -297,6 +297,7 @@ mod tests {
             publish: Vec::new(),
             needs: BTreeMap::new(),
             cost: None,
+            memory: None,
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use roiflow_results::redaction::Secrets;
 use tracing::field;
 
-use crate::backend::{Backend, Failure, Pipeline, Running, Start, Video};
+use crate::backend::{Backend, Failure, Gap, Pipeline, Running, Start, Video};
 use crate::error::{Error, Result};
 use crate::events::{EventKind, Events};
 use crate::feed::{Feed, Hub};
@@ -317,6 +317,12 @@ impl Registry {
         Err(Error::new(409, "too_many_streams", message))
     }
 
+    /// Announces that results are missing before the first result of an assignment.
+    pub(crate) fn announce_gap(&self, gap: Gap) {
+        self.0.events.add(&gap.stream, EventKind::Warning, format!("results are missing: {}", gap.reason));
+        self.0.backend.announce_gap(gap);
+    }
+
     /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results. A stream that cannot start is
     /// tried again later. A stream that runs under another number is restarted; one that runs with another description is changed.
     pub(crate) fn place(&self, spec: StreamSpec, assignment: u64) {
@@ -379,6 +385,15 @@ impl Registry {
         let of = |entry: &Arc<Entry>| {
             let (state, _, counters) = entry.status();
             (lock(&entry.slot).spec.name.clone(), state, counters, entry.feed.clone())
+        };
+        self.entries().iter().map(of).collect()
+    }
+
+    /// Description, counters and frame rate of each stream.
+    pub(crate) fn loads(&self) -> Vec<(StreamSpec, Counters, f64)> {
+        let of = |entry: &Arc<Entry>| {
+            let (_, _, counters) = entry.status();
+            (lock(&entry.slot).spec.clone(), counters, entry.feed.fps())
         };
         self.entries().iter().map(of).collect()
     }
@@ -674,6 +689,8 @@ pub(crate) mod tests {
                 _ => Ok(Video { width: 640, height: 480, codec: Some("H.264".into()), fps: Some(25.0) }),
             }
         }
+
+        fn announce_gap(&self, _gap: Gap) {}
 
         fn inspect(&self, model: &std::path::Path) -> Result<String, Failure> {
             let refused = Failure { is_usage: true, message: "the file is no model".into() };

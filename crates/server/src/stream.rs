@@ -25,12 +25,16 @@ pub struct StreamSpec {
     /// Servers that also get each line of results, such as `mqtt://broker/topic`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub publish: Vec<String>,
-    /// Labels that the node must have, each with the allowed values; an empty list allows any value. Only for servers with several nodes.
+    /// Labels that the node must have, each with the allowed values; an empty list allows any value. `node` is the name of the node, and
+    /// `device` is one of its devices. Only for servers with several nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub needs: BTreeMap<String, Vec<String>>,
     /// Frames per second that the stream needs of a node; 25 by default. Only for servers with several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
+    /// Memory in bytes that the stream needs of a node. Only for servers with several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
 }
 
 /// A change of a stream: fields that are present replace those of the stream.
@@ -53,6 +57,8 @@ pub struct Change {
     pub needs: Option<BTreeMap<String, Vec<String>>>,
     /// Frames per second that the stream needs of a node.
     pub cost: Option<f64>,
+    /// Memory in bytes that the stream needs of a node.
+    pub memory: Option<u64>,
 }
 
 /// Value of a parameter.
@@ -90,7 +96,7 @@ impl StreamSpec {
     /// Returns the stream after a change.
     #[must_use]
     pub fn changed(&self, change: Change) -> Self {
-        let Change { pipeline, input, parameters, repeat, publish, needs, cost } = change;
+        let Change { pipeline, input, parameters, repeat, publish, needs, cost, memory } = change;
         let mut changed = self.clone();
         if let Some(pipeline) = pipeline.filter(|pipeline| *pipeline != self.pipeline) {
             changed.pipeline = pipeline;
@@ -107,6 +113,7 @@ impl StreamSpec {
         changed.publish = publish.unwrap_or(changed.publish);
         changed.needs = needs.unwrap_or(changed.needs);
         changed.cost = cost.or(changed.cost);
+        changed.memory = memory.or(changed.memory);
         changed
     }
 }

@@ -20,7 +20,7 @@ use gstreamer_video as gst_video;
 
 use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
-use super::{Format, Maps, Masks, Method, Numbering, WhenFull, permit};
+use super::{Format, Maps, Masks, Method, Numbering, WhenFull, gaps, permit};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, coco, csv, json};
@@ -413,7 +413,7 @@ impl BaseTransformImpl for RoiPublish {
                 }
                 self.warn_of_losses();
             }
-            gst::EventType::CustomDownstream => self.publish_record(&event),
+            gst::EventType::CustomDownstream => self.publish_event(&event),
             _ => {}
         }
         self.parent_sink_event(event)
@@ -457,6 +457,9 @@ impl BaseTransformImpl for RoiPublish {
             memory.discard(place.offset);
         }
         let published = message.map_or(Ok(()), |message| publisher.publish(message));
+        if is_first {
+            self.publish_gap();
+        }
         published.map(|()| gst::FlowSuccess::Ok).map_err(|refused| match refused {
             Refused::Interrupted | Refused::Closed => gst::FlowError::Flushing,
             Refused::Failed => gst::FlowError::Error,
@@ -499,15 +502,32 @@ impl RoiPublish {
     }
 
     /// Publishes the record in this event, if the event contains a record of an element upstream.
-    fn publish_record(&self, event: &gst::Event) {
-        let record = match records::read(event) {
-            None => return,
-            Some(Ok(record)) => record,
+    fn publish_event(&self, event: &gst::Event) {
+        match records::read(event) {
+            None => {}
+            Some(Ok(record)) => self.publish_record(record),
             Some(Err(error)) => {
                 gst::element_imp_warning!(self, gst::StreamError::Format, ("{}", crate::stages::Printable(&error)));
-                return;
             }
-        };
+        }
+    }
+
+    /// Reports results that are missing before the first result of this assignment.
+    fn publish_gap(&self) {
+        let stream_id = self.settings.lock().unwrap().stream_id.clone();
+        let gap = self
+            .state
+            .lock()
+            .unwrap()
+            .as_ref()
+            .filter(|state| state.may_publish())
+            .and_then(|state| gaps::take(stream_id.as_deref(), state.assignment, &state.name.address));
+        if let Some(record) = gap {
+            self.publish_record(record);
+        }
+    }
+
+    fn publish_record(&self, record: records::Record) {
         let (stream_id, source) = {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone())

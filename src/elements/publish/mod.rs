@@ -20,11 +20,13 @@
 //! with additions. It is described in [`crate::frame::json`].
 
 mod frame_memory;
+mod gaps;
 mod imp;
 mod permit;
 mod route;
 
 pub use frame_memory::FrameMemory;
+pub use gaps::{Gap, LastResult, announce_gap};
 pub(crate) use imp::capture_time;
 pub use permit::permit_results;
 

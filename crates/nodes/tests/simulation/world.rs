@@ -202,7 +202,7 @@ impl World {
             if random.chance(0.1) {
                 constraints.insert("site".to_owned(), vec![["a", "b"][random.below(2)].to_owned()]);
             }
-            (format!("s{idx:04}"), StreamSpec { description: serde_json::Value::Null, model, cost, constraints })
+            (format!("s{idx:04}"), StreamSpec { description: serde_json::Value::Null, model, cost, memory: 0, constraints })
         });
         let specs: BTreeMap<String, StreamSpec> = specs.collect();
         let mut world = Self {
@@ -730,6 +730,14 @@ impl World {
         let is_from = after.from.as_ref().is_some_and(|from| from.owner == before.owner);
         if after.owner != before.owner && !is_from && !self.has_ended(&before.owner) {
             self.violate(format!("{stream}: {:?} was replaced by {:?} although its session has not ended", before.owner, after.owner));
+        }
+        // Without an owner that runs the stream on, results are missing, and the later owner must be able to report it.
+        let earlier = after.interruption.as_ref().map(|interruption| (&interruption.earlier.owner, interruption.earlier.epoch));
+        if after.owner != before.owner && after.from.is_none() && earlier != Some((&before.owner, before.epoch)) {
+            self.violate(format!(
+                "{stream}: {:?} was replaced by {:?} without a gap, although nothing runs the stream",
+                before.owner, after.owner
+            ));
         }
     }
 

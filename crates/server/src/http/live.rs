@@ -14,6 +14,7 @@ use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures::stream::BoxStream;
 use futures::{Sink, SinkExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::Instant;
@@ -22,6 +23,7 @@ use super::App;
 use super::reply::Options;
 use crate::error::{Error, Result};
 use crate::feed::{Feed, Hub, Published, Shot, WeakFeed};
+use crate::nodes::ResultLog;
 
 /// Interval of signs of life on a quiet connection.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -59,7 +61,8 @@ impl Drop for Place {
 
 /// A message to a client of results.
 enum Item {
-    Result(Arc<Published>),
+    /// A line of results.
+    Result(Bytes),
     /// Number of results that the client was too slow to receive.
     Dropped(u64),
 }
@@ -73,7 +76,7 @@ fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<WeakFeed>, 
             _ = ending.wait_for(|is_ending| *is_ending) => return None,
         };
         let item = match received {
-            Ok(published) => Item::Result(published),
+            Ok(published) => Item::Result(published.line().clone()),
             Err(RecvError::Lagged(n_results)) => {
                 match &feed {
                     Some(feed) => feed.upgrade().into_iter().for_each(|feed| feed.count_dropped(n_results)),
@@ -87,12 +90,34 @@ fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<WeakFeed>, 
     })
 }
 
+/// Receives the results of all streams: those of all nodes, if this node can read them, otherwise those of this server.
+fn items_of_all(app: &App, place: Place) -> BoxStream<'static, Item> {
+    let of_nodes = app.nodes.as_ref().and_then(|(nodes, _)| nodes.results()).map(ResultLog::subscribe);
+    let Some(receiver) = of_nodes else { return items(app, app.registry.hub().subscribe(), None, place).boxed() };
+    let lines = stream::unfold((receiver, place, app.ending.clone()), |(mut receiver, place, mut ending)| async move {
+        let received = tokio::select! {
+            received = receiver.recv() => received,
+            _ = ending.wait_for(|is_ending| *is_ending) => return None,
+        };
+        let item = match received {
+            Ok(line) => Item::Result(line),
+            Err(RecvError::Lagged(n_results)) => {
+                place.0.dropped.fetch_add(n_results, Ordering::Relaxed);
+                Item::Dropped(n_results)
+            }
+            Err(RecvError::Closed) => return None,
+        };
+        Some((item, (receiver, place, ending)))
+    });
+    lines.boxed()
+}
+
 /// Server-sent events of results.
 fn sse(items: impl Stream<Item = Item> + Send + 'static) -> Response {
     let events = items.map(|item| {
         let event = axum::response::sse::Event::default();
         Ok::<_, Infallible>(match item {
-            Item::Result(published) => event.event("result").data(String::from_utf8_lossy(published.line())),
+            Item::Result(line) => event.event("result").data(String::from_utf8_lossy(&line)),
             Item::Dropped(n_results) => event.event("dropped").data(format!("{{\"results\":{n_results}}}")),
         })
     });
@@ -105,7 +130,7 @@ pub(super) async fn results_of_stream(State(app): State<App>, Path(name): Path<S
 }
 
 pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
-    Ok(sse(items(&app, app.registry.hub().subscribe(), None, Place::take(&app)?)))
+    Ok(sse(items_of_all(&app, Place::take(&app)?)))
 }
 
 pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
@@ -115,8 +140,7 @@ pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<St
 }
 
 pub(super) async fn socket_of_all(State(app): State<App>, upgrade: WebSocketUpgrade) -> Result<Response> {
-    let items = items(&app, app.registry.hub().subscribe(), None, Place::take(&app)?);
-    Ok(accept(upgrade, items))
+    Ok(accept(upgrade, items_of_all(&app, Place::take(&app)?)))
 }
 
 fn accept(upgrade: WebSocketUpgrade, items: impl Stream<Item = Item> + Send + 'static) -> Response {
@@ -131,7 +155,7 @@ async fn send(mut socket: WebSocket, items: impl Stream<Item = Item>) {
     loop {
         let message = tokio::select! {
             item = items.next() => match item {
-                Some(Item::Result(published)) => Message::Text(String::from_utf8_lossy(published.line()).into_owned().into()),
+                Some(Item::Result(line)) => Message::Text(String::from_utf8_lossy(&line).into_owned().into()),
                 Some(Item::Dropped(n_results)) => Message::Text(format!("{{\"dropped\":{n_results}}}").into()),
                 None => Message::Close(None),
             },

@@ -4,10 +4,17 @@
 //! the streams process `f` frames per second, and the machine uses the part `p` of its processors, then `f / p` frames per second would use
 //! all of them. The capacity is a part of that, so that a full node still has reserves. It changes only by large steps, because each change
 //! may move streams.
+//!
+//! Each model has a capacity of its own. The part of the processors that a model uses is estimated from the time that its inference steps
+//! take: if they take a third of the time of all steps, the model uses a third of `p`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use roiflow_nodes::types::{Capacity, Facts, Load};
 
-use crate::registry::Registry;
+use super::model;
+use crate::stream::{Counters, StreamSpec};
 
 /// Frames per second that one processor is expected to process before anything is known.
 const FPS_PER_PROCESSOR: f64 = 25.0;
@@ -19,6 +26,8 @@ const MIN_USED: f64 = 0.3;
 const STEP: f64 = 0.25;
 /// Weight of the newest measurement.
 const WEIGHT: f64 = 0.1;
+/// A model whose steps take a smaller part of the time of all steps is not measured.
+const MIN_PART: f64 = 0.1;
 
 /// Measures the load of this machine.
 #[derive(Debug)]
@@ -29,37 +38,70 @@ pub(super) struct Meter {
     last: Option<(u64, u64)>,
     /// Mean of the measured capacities.
     mean: Option<f64>,
+    /// The same for each model.
+    means: BTreeMap<String, f64>,
+    /// Time of the inference steps of each stream at the last measurement.
+    busy: HashMap<String, Duration>,
 }
 
 impl Meter {
     pub(super) fn new(fixed: Option<f64>) -> Self {
-        Self { fixed, last: None, mean: None }
+        Self { fixed, last: None, mean: None, means: BTreeMap::new(), busy: HashMap::new() }
     }
 
     /// The capacity before anything was measured.
     pub(super) fn first(&self) -> Capacity {
         let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Capacity { default: self.fixed.unwrap_or(FPS_PER_PROCESSOR * n_processors as f64), models: std::collections::BTreeMap::new() }
+        Capacity { default: self.fixed.unwrap_or(FPS_PER_PROCESSOR * n_processors as f64), models: BTreeMap::new() }
     }
 
-    /// Returns `facts` with the present load.
-    pub(super) fn measure(&mut self, mut facts: Facts, registry: &Registry) -> Facts {
+    /// Returns `facts` with the present load. `streams` are those of this node, with their counters and frame rates.
+    pub(super) fn measure(&mut self, mut facts: Facts, streams: Vec<(StreamSpec, Counters, f64)>) -> Facts {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let fps = registry.states().iter().map(|(_, _, _, feed)| feed.fps()).sum();
+        let fps = streams.iter().map(|(_, _, fps)| fps).sum();
         let processor = self.processor(&read("/proc/stat")).unwrap_or(0.0);
         let (total, available) = memory(&read("/proc/meminfo"));
         facts.load = Load { processor: rounded(processor), memory: total.saturating_sub(available), fps: rounded(fps) };
         facts.memory = total;
+        let by_model = self.by_model(streams);
         if self.fixed.is_none() && processor >= MIN_USED && fps > 0.0 {
-            let measured = fps / processor * USABLE;
-            let mean = self.mean.map_or(measured, |mean| mean + WEIGHT * (measured - mean));
+            let mean = averaged(self.mean, fps / processor * USABLE);
             self.mean = Some(mean);
-            let published = facts.capacity.default;
-            if (mean - published).abs() > STEP * published {
-                facts.capacity.default = mean.round().max(1.0);
-            }
+            publish(&mut facts.capacity.default, mean);
+            self.measure_models(&mut facts.capacity.models, processor, &by_model);
         }
         facts
+    }
+
+    /// Returns the frame rate of each model, and the time of its inference steps since the last call.
+    fn by_model(&mut self, streams: Vec<(StreamSpec, Counters, f64)>) -> BTreeMap<String, (f64, Duration)> {
+        let mut by_model: BTreeMap<String, (f64, Duration)> = BTreeMap::new();
+        let before = std::mem::take(&mut self.busy);
+        for (spec, counters, fps) in streams {
+            let busy: Duration = counters.stages.iter().flat_map(|stage| &stage.steps).map(|(_, time)| *time).sum();
+            let sum = by_model.entry(model(&spec)).or_default();
+            // The counters of a stream begin again with each start.
+            let since = before.get(&spec.name).map_or(Duration::ZERO, |before| busy.saturating_sub(*before));
+            *sum = (sum.0 + fps, sum.1 + since);
+            self.busy.insert(spec.name, busy);
+        }
+        by_model
+    }
+
+    fn measure_models(&mut self, published: &mut BTreeMap<String, f64>, processor: f64, by_model: &BTreeMap<String, (f64, Duration)>) {
+        let all: Duration = by_model.values().map(|(_, busy)| *busy).sum();
+        for (model, (fps, busy)) in by_model.iter().filter(|(_, (fps, busy))| *fps > 0.0 && !busy.is_zero()) {
+            let part = busy.as_secs_f64() / all.as_secs_f64();
+            if part < MIN_PART {
+                continue;
+            }
+            let mean = averaged(self.means.get(model).copied(), fps / (processor * part) * USABLE);
+            self.means.insert(model.clone(), mean);
+            match published.get_mut(model) {
+                Some(capacity) => publish(capacity, mean),
+                None => drop(published.insert(model.clone(), mean.round().max(1.0))),
+            }
+        }
     }
 
     /// Returns the used part of all processors since the last call, from the content of `/proc/stat`.
@@ -72,6 +114,18 @@ impl Meter {
         let (used_before, all_before) = self.last.replace((used, all))?;
         let passed = all.saturating_sub(all_before);
         (passed > 0).then(|| used.saturating_sub(used_before) as f64 / passed as f64)
+    }
+}
+
+/// Returns the mean of the measurements, after one more.
+fn averaged(mean: Option<f64>, measured: f64) -> f64 {
+    mean.map_or(measured, |mean| mean + WEIGHT * (measured - mean))
+}
+
+/// Changes a published capacity if the mean differs by a large step.
+fn publish(capacity: &mut f64, mean: f64) {
+    if (mean - *capacity).abs() > STEP * *capacity {
+        *capacity = mean.round().max(1.0);
     }
 }
 
@@ -91,6 +145,7 @@ fn memory(text: &str) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::Stage;
 
     #[test]
     fn used_part_of_the_processors_is_that_since_the_last_measurement() {
@@ -99,6 +154,25 @@ mod tests {
         assert_eq!(meter.processor("cpu  130 0 120 740 110 0 0 0 0 0\n"), Some(0.5));
         assert_eq!(meter.processor("nothing"), None);
         assert_eq!(memory("MemTotal:  8 kB\nMemAvailable:  2 kB\n"), (8192, 2048));
+    }
+
+    #[test]
+    fn capacity_of_a_model_follows_its_part_of_the_inference_time() {
+        let stream = |name: &str, pipeline: &str, seconds: u64| {
+            let steps = vec![("infer".to_owned(), Duration::from_secs(seconds))];
+            let stage = Stage { element: "detect".to_owned(), device: "CPU".to_owned(), runs: 1, steps };
+            let spec = serde_json::json!({"name": name, "pipeline": pipeline, "input": "test:"});
+            (serde_json::from_value::<StreamSpec>(spec).unwrap(), Counters { stages: vec![stage], ..Counters::default() }, 10.0)
+        };
+        let mut meter = Meter::new(None);
+        meter.by_model(vec![stream("a", "slow", 100), stream("b", "fast", 7)]);
+        let by_model = meter.by_model(vec![stream("a", "slow", 103), stream("b", "fast", 8), stream("new", "fast", 50)]);
+        assert_eq!(by_model["slow"], (10.0, Duration::from_secs(3)));
+        assert_eq!(by_model["fast"], (20.0, Duration::from_secs(1)), "a new stream is measured from its second time on");
+        let mut published = BTreeMap::new();
+        meter.measure_models(&mut published, 0.8, &by_model);
+        // 0.6 of the processors for 10 frames per second, and 0.2 for 20; a full node uses 0.8 of them.
+        assert_eq!(published, BTreeMap::from([("slow".to_owned(), 13.0), ("fast".to_owned(), 80.0)]));
     }
 
     #[test]

@@ -14,12 +14,13 @@ use roiflow_nodes::agent::{Note, Options};
 use roiflow_nodes::coordinator::Waker;
 use roiflow_nodes::fence::Fence;
 use roiflow_nodes::placement::Reason;
-use roiflow_nodes::types::{Epoch, Facts};
+use roiflow_nodes::types::{Epoch, Facts, Interruption};
 use roiflow_nodes::worker::StreamEvent;
 use roiflow_nodes::{Agent, Coordinator, Input, Output};
 
 use super::Descriptions;
 use super::load::Meter;
+use super::results::{ResultLog, gap};
 use crate::events::EventKind;
 use crate::registry::Registry;
 use crate::stream::{State, StreamSpec};
@@ -52,6 +53,7 @@ enum Command {
 struct Streams {
     registry: Registry,
     descriptions: Arc<Descriptions>,
+    results: Option<Arc<dyn ResultLog>>,
     wishes: Mutex<HashMap<String, Wish>>,
 }
 
@@ -60,6 +62,8 @@ struct Streams {
 struct Wish {
     /// The stream runs with this description in this epoch; `None`: it does not run.
     wanted: Option<(StreamSpec, Epoch)>,
+    /// Results are missing before the first result of this epoch.
+    interruption: Option<(Interruption, Epoch)>,
     /// Whether a thread brings the registry to this wish.
     is_being_done: bool,
     /// Number of frames when the epoch began.
@@ -78,14 +82,13 @@ impl Member {
     pub(super) fn start(
         coordinator: Box<dyn Coordinator>,
         options: Options,
-        registry: Registry,
-        descriptions: Arc<Descriptions>,
+        (registry, descriptions, results): (Registry, Arc<Descriptions>, Option<Arc<dyn ResultLog>>),
         fence: Fence,
         meter: Meter,
     ) -> std::io::Result<Self> {
         let (commands, received) = channel();
         let (waker, has_left) = (coordinator.waker(), Arc::new(AtomicBool::new(false)));
-        let streams = Arc::new(Streams { registry, descriptions, wishes: Mutex::default() });
+        let streams = Arc::new(Streams { registry, descriptions, results, wishes: Mutex::default() });
         let facts = options.facts.clone();
         let driver =
             Driver { coordinator, agent: Agent::new(options), streams, fence, facts, meter, leaves_at: None, has_left: has_left.clone() };
@@ -140,7 +143,7 @@ impl Driver {
             }
             if now() >= measure_at {
                 measure_at = now() + MEASURE;
-                self.facts = self.meter.measure(self.facts.clone(), &self.streams.registry);
+                self.facts = self.meter.measure(self.facts.clone(), self.streams.registry.loads());
                 self.handle(Input::Facts(self.facts.clone()));
             }
             let mut until = self.agent.next_tick(now()).min(observe_at);
@@ -161,7 +164,10 @@ impl Driver {
                     Output::Submit { ticket, request } => self.coordinator.submit(ticket, request),
                     Output::Start { .. } | Output::SetEpoch { .. } | Output::Change { .. } if self.leaves_at.is_some() => {}
                     Output::Start { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
-                        Ok(description) => self.streams.want(&stream, Some((description, epoch))),
+                        Ok(description) => {
+                            self.streams.note_interruption(&stream, epoch, self.interruption(&stream, epoch));
+                            self.streams.want(&stream, Some((description, epoch)));
+                        }
                         Err(error) => {
                             self.note(error.clone());
                             inputs.push_back(Input::Stream { stream, epoch, event: StreamEvent::Failed(error) });
@@ -178,6 +184,12 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Why results are missing before the first result of this epoch.
+    fn interruption(&self, stream: &str, epoch: Epoch) -> Option<Interruption> {
+        let assignment = &self.agent.view().items().assignments.get(stream)?.value;
+        assignment.interruption.clone().filter(|_| assignment.epoch == epoch)
     }
 
     fn note(&self, text: String) {
@@ -217,6 +229,11 @@ fn reason(reason: &Reason) -> &'static str {
 }
 
 impl Streams {
+    fn note_interruption(&self, stream: &str, epoch: Epoch, interruption: Option<Interruption>) {
+        let mut wishes = lock(&self.wishes);
+        wishes.entry(stream.to_owned()).or_default().interruption = interruption.map(|interruption| (interruption, epoch));
+    }
+
     fn want(self: &Arc<Self>, stream: &str, wanted: Option<(StreamSpec, Epoch)>) {
         let mut wishes = lock(&self.wishes);
         let wish = wishes.entry(stream.to_owned()).or_default();
@@ -266,7 +283,7 @@ impl Streams {
     fn fulfill(&self, stream: &str) {
         let mut done = None;
         loop {
-            let wanted = {
+            let (wanted, interruption) = {
                 let mut wishes = lock(&self.wishes);
                 let Some(wish) = wishes.get_mut(stream) else { return };
                 if done.as_ref() == Some(&wish.wanted) {
@@ -277,12 +294,21 @@ impl Streams {
                     }
                     return;
                 }
-                wish.wanted.clone()
+                let epoch = wish.wanted.as_ref().map(|(_, epoch)| *epoch);
+                // Taken, because a gap is announced once.
+                (wish.wanted.clone(), wish.interruption.take_if(|(_, of)| Some(*of) == epoch))
             };
             // Frames of an earlier epoch are not results of the new one.
             let is_new = self.registry.feed(stream).is_err();
             match &wanted {
-                Some((spec, epoch)) => self.registry.place(spec.clone(), epoch.0),
+                Some((spec, epoch)) => {
+                    if let Some((interruption, _)) = interruption
+                        && let Some(gap) = gap(stream, epoch.0, &interruption, self.results.as_deref())
+                    {
+                        self.registry.announce_gap(gap);
+                    }
+                    self.registry.place(spec.clone(), epoch.0);
+                }
                 None => self.registry.displace(stream),
             }
             let n_before = if is_new { 0 } else { self.registry.feed(stream).map_or(0, |feed| feed.n_frames()) };

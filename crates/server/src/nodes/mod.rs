@@ -1,6 +1,7 @@
 //! Streams that run on several nodes: this node takes part, and shows and controls all of them.
 //!
 //! - `member`: runs the streams that were assigned to this node. `load`: what it can do and does.
+//! - `results`: the results that all nodes have published, and the gaps in them.
 //! - `directory`: the items that all nodes share. This module: what clients see and change of them.
 //! - [`key`]: encrypts the descriptions of streams, and makes the tokens of nodes.
 //!
@@ -10,6 +11,7 @@ mod directory;
 pub mod key;
 mod load;
 mod member;
+mod results;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use self::directory::Directory;
 use self::key::Key;
 use self::load::Meter;
 use self::member::Member;
+pub use self::results::{Lines, ResultLog};
 use crate::error::{Error, Result};
 use crate::policy;
 use crate::registry::Registry;
@@ -60,6 +63,8 @@ pub struct Settings {
     pub keep_running: bool,
     /// The key that the nodes share.
     pub key: Option<Key>,
+    /// The results that all nodes have published; `None`: they are not in one place that this node can read.
+    pub results: Option<Arc<dyn ResultLog>>,
 }
 
 /// This node and what it knows of the others. See the module.
@@ -71,6 +76,7 @@ pub struct Nodes {
     registry: Registry,
     descriptions: Arc<Descriptions>,
     fence: Fence,
+    results: Option<Arc<dyn ResultLog>>,
 }
 
 /// Which node runs a stream.
@@ -192,12 +198,13 @@ impl Descriptions {
             None => json,
         };
         let constraints = spec.needs.clone();
-        Ok(roiflow_nodes::StreamSpec { description, model: model(spec), cost: spec.cost.unwrap_or(DEFAULT_COST), constraints })
+        let (cost, memory) = (spec.cost.unwrap_or(DEFAULT_COST), spec.memory.unwrap_or(0));
+        Ok(roiflow_nodes::StreamSpec { description, model: model(spec), cost, memory, constraints })
     }
 }
 
 /// Returns a text that is the same for streams that share their models.
-fn model(spec: &StreamSpec) -> String {
+pub(super) fn model(spec: &StreamSpec) -> String {
     let is_model = |text: &str| [".onnx", ".xml", ".toml"].iter().any(|ending| text.ends_with(ending));
     let models = spec.parameters.values().filter_map(|value| match value {
         Value::Text(text) if is_model(text) => Some(text.as_str()),
@@ -218,7 +225,7 @@ impl Nodes {
         registry: Registry,
         settings: Settings,
     ) -> Result<Self, String> {
-        let Settings { name, labels, capacity, devices, address, version, keep_running, key } = settings;
+        let Settings { name, labels, capacity, devices, address, version, keep_running, key, results } = settings;
         if !keys::is_name(&name) {
             let max = keys::MAX_NAME;
             return Err(format!(
@@ -244,9 +251,10 @@ impl Nodes {
         };
         let fence = Fence::default();
         let directory = Directory::start(directory).map_err(|error| failed(&error))?;
-        let member = Member::start(member, options, registry.clone(), descriptions.clone(), fence.clone(), meter);
+        let of_member = results.clone();
+        let member = Member::start(member, options, (registry.clone(), descriptions.clone(), of_member), fence.clone(), meter);
         let member = member.map_err(|error| failed(&error))?;
-        Ok(Self { name, directory, member, registry, descriptions, fence })
+        Ok(Self { name, directory, member, registry, descriptions, fence, results })
     }
 
     /// Name of this node.
@@ -268,6 +276,11 @@ impl Nodes {
     /// Whether this node sees the items of the others.
     pub(crate) fn is_ready(&self) -> bool {
         self.directory.is_current()
+    }
+
+    /// The results that all nodes have published; `None`: they are not in one place that this node can read.
+    pub(crate) fn results(&self) -> Option<&dyn ResultLog> {
+        self.results.as_deref()
     }
 
     /// The key that the nodes share.
@@ -359,7 +372,7 @@ impl Nodes {
             Some(StreamState::Starting) | None => State::Starting,
         };
         if node.is_none() {
-            error = error.or_else(|| Some("no node runs the stream: none may run it, or the nodes have not decided yet".to_owned()));
+            error = error.or_else(|| Some(self.directory.read(|items| why_no_node(items, &item))));
         }
         Some(StreamView { node, ..StreamView::unknown(spec, state, error) })
     }
@@ -403,7 +416,9 @@ impl Nodes {
     /// # Errors
     /// Returns that there is no such stream, or that the coordinator does not answer.
     pub(crate) fn remove(&self, name: &str) -> Result<StreamView> {
-        let last = self.known(name)?;
+        // The node of the stream gets this request, and knows its counters.
+        let own = self.registry.view(name).map(|view| StreamView { node: Some(self.name.clone()), ..view });
+        let last = own.or_else(|_| self.known(name))?;
         for _ in 0..MAX_ATTEMPTS {
             let key = keys::stream(name);
             let Some((_, revision)) = self.read(&key)? else { break };
@@ -422,8 +437,7 @@ impl Nodes {
     pub(crate) fn move_to(self: &Arc<Self>, name: &str, node: &str) -> Result<StreamView> {
         self.check_node(node)?;
         let record = self.directory.read(|items| items.nodes.get(node).map(|record| record.value.clone()));
-        let labels = record.filter(|record| record.presence == Presence::Present).map(|record| record.facts.labels);
-        let Some(labels) = labels else {
+        let Some(facts) = record.filter(|record| record.presence == Presence::Present).map(|record| record.facts) else {
             return Err(Error::value("node_absent", "node", "one that is present", format!("`{node}`"), "Start it, or name another one"));
         };
         let only = |item: &roiflow_nodes::StreamSpec| {
@@ -434,7 +448,7 @@ impl Nodes {
         self.update(name, |item| {
             // The description has the constraints of the user, without those of a move in progress.
             let described = self.descriptions.read(name, item).map_err(Error::internal)?;
-            if !self.descriptions.write(&described)?.allows(node, &labels) {
+            if !self.descriptions.write(&described)?.allows(node, &facts) {
                 let advice = "Change the field `needs` of the stream";
                 return Err(Error::value("not_allowed", "node", "one that the stream allows", format!("`{node}`"), advice));
             }
@@ -555,6 +569,31 @@ fn runs_on<'a>(items: &'a Items, stream: &str) -> Option<&'a str> {
     Some(&owner.node)
 }
 
+/// Why no node runs a stream.
+fn why_no_node(items: &Items, spec: &roiflow_nodes::StreamSpec) -> String {
+    let present = || items.nodes.iter().filter(|(_, record)| record.value.presence == Presence::Present);
+    let allowed = |spec: &roiflow_nodes::StreamSpec| present().any(|(node, record)| spec.allows(node, &record.value.facts));
+    if !allowed(spec) {
+        let missing = spec.constraints.iter().find(|(label, values)| {
+            let constraints = BTreeMap::from([((*label).clone(), (*values).clone())]);
+            !allowed(&roiflow_nodes::StreamSpec { constraints, ..spec.clone() })
+        });
+        let what = match missing {
+            Some((label, values)) if values.is_empty() => format!("`{label}`"),
+            Some((label, values)) => format!("`{label}` with the value {}", values.join(" or ")),
+            None => "all that `needs` requires".to_owned(),
+        };
+        return format!("no node runs the stream: expected a present node that has {what}, got none. Change `needs`, or start such a node");
+    }
+    if spec.memory > 0 {
+        let needed = spec.memory >> 20;
+        return format!(
+            "no node runs the stream: the nodes have not decided yet, or no node has {needed} MiB left of the memory for streams"
+        );
+    }
+    "no node runs the stream: the nodes have not decided yet".to_owned()
+}
+
 fn unknown(name: &str) -> StreamSpec {
     let parameters = BTreeMap::new();
     StreamSpec {
@@ -566,6 +605,7 @@ fn unknown(name: &str) -> StreamSpec {
         publish: Vec::new(),
         needs: BTreeMap::new(),
         cost: None,
+        memory: None,
     }
 }
 

@@ -1,0 +1,89 @@
+//! Gaps in the results of streams that move from one machine to another.
+//!
+//! If the earlier machine has stopped a stream before this machine starts it, results of the time between are missing. The program
+//! announces such a gap before it starts the stream. Each `roipublish` of the stream reports it as a record after its first result, so
+//! each destination learns of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+
+use crate::elements::records::Record;
+
+/// Missing results before the first result of an assignment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gap {
+    /// Name of the stream.
+    pub stream: String,
+    /// The assignment that begins after the gap: the property `assignment` of `roipublish`.
+    pub assignment: u64,
+    /// Why results are missing.
+    pub reason: String,
+    /// The last result before the gap; `None` if it is not known.
+    pub last: Option<LastResult>,
+}
+
+/// A result that another machine has published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastResult {
+    /// Epoch of its message ID.
+    pub epoch: u64,
+    /// Number of its frame.
+    pub frame: u64,
+    /// Its time of day, as in the result.
+    pub time: Option<String>,
+}
+
+/// The gap of a stream, and the destinations to which it was reported.
+struct Announced {
+    gap: Gap,
+    reported: BTreeSet<String>,
+}
+
+static ANNOUNCED: LazyLock<Mutex<BTreeMap<String, Announced>>> = LazyLock::new(Mutex::default);
+
+/// Announces a gap. Call this before the stream starts. It replaces an earlier gap of the stream.
+pub fn announce_gap(gap: Gap) {
+    let mut all = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(gap.stream.clone(), Announced { gap, reported: BTreeSet::new() });
+}
+
+/// Returns the record that reports the gap before this assignment of a stream. Returns `None` if there is no gap, or if it was already
+/// returned for this destination: a stream may restart within an assignment.
+pub(super) fn take(stream: Option<&str>, assignment: u64, destination: &str) -> Option<Record> {
+    let stream = stream.filter(|_| assignment > 0)?;
+    let mut all = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner);
+    let announced = all.get_mut(stream).filter(|announced| announced.gap.assignment == assignment)?;
+    if !announced.reported.insert(destination.to_owned()) {
+        return None;
+    }
+    let Gap { reason, last, .. } = &announced.gap;
+    let mut body = Map::new();
+    body.insert("reason".to_owned(), reason.as_str().into());
+    if let Some(LastResult { epoch, frame, time }) = last {
+        body.insert("epoch".to_owned(), (*epoch).into());
+        body.insert("from".to_owned(), (frame + 1).into());
+        body.insert("last_time".to_owned(), time.clone().map_or(Value::Null, Into::into));
+    }
+    Some(Record { kind: "gap".to_owned(), body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_destination_reports_a_gap_once() {
+        let last = LastResult { epoch: 3_000_000, frame: 41, time: Some("2026-11-26T12:00:00.000Z".to_owned()) };
+        announce_gap(Gap { stream: "gate".to_owned(), assignment: 7, reason: "the node ended".to_owned(), last: Some(last) });
+        assert_eq!(take(Some("gate"), 6, "a"), None, "a pipeline of an earlier assignment");
+        assert_eq!(take(Some("door"), 7, "a"), None);
+        assert_eq!(take(Some("gate"), 0, "a"), None);
+        let record = take(Some("gate"), 7, "a").unwrap();
+        let expected = r#"{"epoch":3000000,"from":42,"last_time":"2026-11-26T12:00:00.000Z","reason":"the node ended"}"#;
+        assert_eq!((&*record.kind, &*serde_json::to_string(&record.body).unwrap()), ("gap", expected));
+        assert_eq!(take(Some("gate"), 7, "a"), None, "a pipeline that starts again");
+        assert_eq!(take(Some("gate"), 7, "b"), Some(record));
+    }
+}
