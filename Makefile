@@ -7,9 +7,8 @@ DEVICE ?= AUTO
 # DURATION: seconds of `make soak` and `make chaos`, or of each target of `make fuzz`. SEED: the seed of a run that `make soak` or `make chaos` repeats.
 DURATION ?= 60
 SEED ?=
-# SECONDS, CAMERAS and ARGS: duration, number of cameras and further options of `make prove-serve`.
+# SECONDS and ARGS: duration and further options of `make prove-serve`.
 SECONDS ?= 1800
-CAMERAS ?= 16
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # This variable is evaluated when a target uses it: GStreamer's pkg-config file may be installed only by `make setup`.
@@ -32,7 +31,7 @@ BINARY := $(TARGET)/release/roiflow
 # The plugin has its own folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup python demo test test-all test-analytics deb test-deb soak chaos prove-serve fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup python demo test test-all test-analytics deb test-deb soak chaos prove-serve prove-nodes fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -71,8 +70,14 @@ soak: setup ## Stress 16 streams with flushes, seeks and failures: DURATION=seco
 chaos: setup ## Run 16 cameras, 5 destinations, a disk and a model that fail at random: DURATION=seconds, SEED=number
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test chaos
 
+prove-serve: CAMERAS ?= 16
 prove-serve: build ## Run `roiflow serve` with simulated cameras, viewers and failing brokers: SECONDS, CAMERAS, ARGS (such as --run-first)
 	@scripts/prove-serve --seconds "$(SECONDS)" --cameras "$(CAMERAS)" --binary $(BINARY) $(ARGS)
+
+prove-nodes: CAMERAS ?= 24
+prove-nodes: setup ## Run the tests of three nodes with 24 cameras, and measure messages and processor time: CAMERAS=number
+	@scripts/fetch-tools nats-server
+	@ROIFLOW_TEST_CAMERAS="$(CAMERAS)" cargo test --locked --test stream -- --nocapture --test-threads 1 --include-ignored nodes
 
 fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURATION=seconds per target
 	@scripts/fuzz "$(DURATION)"
