@@ -554,10 +554,10 @@ impl RoiPublish {
 
     /// Waits until the destination has acknowledged the messages of the stream.
     fn finish(&self) {
-        let Some((route, name)) = self.state.lock().unwrap().as_ref().map(|state| (state.route.clone(), state.name.clone())) else {
-            return;
-        };
-        let n_waiting = route.finish(|| self.is_over());
+        let of_run = |state: &State| (state.route.clone(), state.name.clone(), state.assignment);
+        let Some((route, name, assignment)) = self.state.lock().unwrap().as_ref().map(of_run) else { return };
+        // A machine that has lost its right to run the stream must stop at once, because another machine starts it.
+        let n_waiting = route.finish(|| self.is_over() || !permit::may_publish(assignment));
         if let Some(folder) = name.spool.filter(|_| n_waiting > 0) {
             gst::element_imp_warning!(
                 self,

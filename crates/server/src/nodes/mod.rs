@@ -327,7 +327,8 @@ impl Nodes {
                     is_planner: items.lock.as_ref().is_some_and(|lock| lock.value.planner.node == *name),
                     labels: facts.labels.clone(),
                     capacity: facts.capacity.default,
-                    assigned: streams.iter().map(|stream| items.streams[*stream].value.cost).sum(),
+                    // The sum of no numbers is -0.
+                    assigned: streams.iter().map(|stream| items.streams[*stream].value.cost).sum::<f64>() + 0.0,
                     fps: facts.load.fps,
                     processor: facts.load.processor,
                     memory_used: facts.load.memory,
