@@ -78,7 +78,8 @@ fn cost_of_nodes_and_of_their_streams() {
     let folder = Folder::new("nodes-size");
     let Some(nats) = NatsServer::start(&folder) else { return };
     let n_streams = n_cameras();
-    let plain = "version = 1\nname = \"plain\"\n[pipeline]\ngraph = \"{source} ! {json} ! {video}\"\n";
+    let plain =
+        "version = 1\nname = \"plain\"\ndescription = \"Without inference.\"\n[pipeline]\ngraph = \"{source} ! {json} ! {video}\"\n";
     std::fs::write(folder.file("plain.toml"), plain).unwrap();
     let names = ["a", "b", "c"];
     for (results, group) in [("published", "with"), ("not published", "without")] {

@@ -420,6 +420,37 @@ fn nats_killed_in_mid_stream_stores_each_result_once() {
 }
 
 #[test]
+fn results_go_to_the_next_nats_server_when_one_stops() {
+    let folder = Folder::new("two nats servers");
+    let mut brokers =
+        ["a", "b"].map(|name| Broker::new("nats-server", &["-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", &folder.file(name)]));
+    brokers.iter_mut().for_each(Broker::start);
+    let (servers, spool) = (format!("127.0.0.1:{},127.0.0.1:{}", brokers[0].port, brokers[1].port), folder.file("spool"));
+    let pipeline = stream(3000, &format!("url=\"nats://{servers}/roiflow.{{stream}}?create=results\" spool=\"{spool}\""));
+    let (at, killed) = std::sync::mpsc::channel();
+    let (go, resumed) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "publish", "src", move |n, _| {
+        if n == 1000 {
+            at.send(n).unwrap();
+            resumed.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
+    killed.recv_timeout(LIMIT).unwrap();
+    brokers[0].kill();
+    go.send(()).unwrap();
+    let (ending, pipeline) = playing.join().unwrap();
+    assert_eq!(ending.error, None);
+    assert_eq!(stat(&pipeline, "spool-waiting"), 0, "{:?}", ending.warnings);
+    brokers[0].start();
+    let stored = |broker: &Broker| {
+        NatsClient::connect(broker.port).request("$JS.API.STREAM.INFO.results", "")["state"]["messages"].as_u64().unwrap_or(0)
+    };
+    // Results that the first server has stored without that its acknowledgment arrived are on both.
+    assert!(stored(&brokers[1]) >= 2000 && stored(&brokers[0]) + stored(&brokers[1]) >= 3000);
+}
+
+#[test]
 fn nats_without_a_stream_is_an_outage_with_a_remedy() {
     let folder = Folder::new("no stream");
     let mut broker = Broker::new("nats-server", &["-a", "127.0.0.1", "-p", "{port}"]);
