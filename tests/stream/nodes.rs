@@ -202,8 +202,15 @@ pub fn all_run(streams: &[Value], n_streams: usize, nodes: &[&str]) -> bool {
     streams.len() == n_streams && streams.iter().all(runs)
 }
 
-/// Checks the results as a consumer that refuses lower epochs: IDs are unique, and no frame is repeated.
+/// Checks the results as a consumer that refuses lower epochs: IDs are unique, no frame is repeated, and few results are refused.
 pub fn check_results(messages: &[(String, Value)]) {
+    let n_refused = count_refused(messages);
+    // In a hand-over, the earlier owner may publish some frames after the first result of the later one.
+    assert!(n_refused * 10 < messages.len(), "{n_refused} of {} results are refused", messages.len());
+}
+
+/// Checks that IDs are unique, and returns the number of results that a consumer refuses.
+pub fn count_refused(messages: &[(String, Value)]) -> usize {
     let ids: BTreeSet<&String> = messages.iter().map(|(id, _)| id).collect();
     assert_eq!(ids.len(), messages.len(), "IDs are unique");
     let mut newest: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -218,8 +225,7 @@ pub fn check_results(messages: &[(String, Value)]) {
             n_refused += 1;
         }
     }
-    // In a hand-over, the earlier owner may publish some frames after the first result of the later one.
-    assert!(n_refused * 10 < messages.len(), "{n_refused} of {} results are refused", messages.len());
+    n_refused
 }
 
 #[test]
@@ -302,7 +308,8 @@ fn streams_run_on_while_nats_is_down_and_no_result_is_lost() {
     let messages = nats.messages("roiflow-default-results");
     check_results(&messages);
     let mut frames: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
-    for (id, _) in &messages {
+    // When the first node leaves, its streams move to the other one, which reports a gap.
+    for (id, _) in messages.iter().filter(|(_, line)| line["event"].is_null()) {
         let parts: Vec<&str> = id.rsplitn(3, '/').collect();
         frames.entry((parts[2].to_owned(), parts[1].to_owned())).or_default().push(parts[0].parse().unwrap());
     }
@@ -346,7 +353,8 @@ fn streams_move_and_drain_without_a_pause_and_secrets_are_encrypted() {
             .iter()
             .any(|view| view["name"] == "door" && view["state"] == "reconnecting" && view["input"] == "rtspt://***@127.0.0.1:1/live")
     });
-    let without = Node::start(&folder, &nats.url(), "c", &["--group", "other"]);
+    // A second JetStream stream of results would need more free disk space than some machines have.
+    let without = Node::start(&folder, &nats.url(), "c", &["--group", "other", "--results", "none"]);
     let spec = json!({"name": "door", "pipeline": "colors", "input": "rtspt://admin:secret77x@127.0.0.1:1/live"});
     let (status, error) = without.json("POST", "/api/streams", Some(spec));
     assert!(status == 400 && error["error"]["message"].as_str().unwrap().contains("--key"), "{error}");

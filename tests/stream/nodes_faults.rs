@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::Folder;
 use crate::harness::eventually;
-use crate::nodes::{NatsServer, Node, all_run, check_results, n_cameras, places};
+use crate::nodes::{NatsServer, Node, all_run, check_results, count_refused, n_cameras, places};
 use crate::slow_proxy::Proxy;
 
 /// The number of an assignment is its epoch without these digits, which count starts.
@@ -100,13 +100,17 @@ fn node_that_is_cut_off_stops_its_streams_and_returns() {
     });
     let stopped = stopped.expect("the node that was cut off stops its streams before they run elsewhere");
     eprintln!("the node stopped its streams after {stopped:.1?}; they ran elsewhere after {:.1?}", begin.elapsed());
+    // The earlier connections do not survive the cut.
+    proxy.cut();
     proxy.freeze(false);
     eventually("the node is back", || is_present(&nodes[0], "c"));
     nodes[0].wait_until("the node runs streams again", |streams| {
         all_run(streams, n_streams, &["a", "b", "c"]) && places(streams).values().any(|node| node == "c")
     });
     let messages = nats.messages("roiflow-default-results");
-    check_results(&messages);
+    // The node has sent the results of the time between the cut and the end of its lease only after the cut, so readers refuse them.
+    let (n_refused, most) = (count_refused(&messages), of_cut.len() * 30 * 14);
+    assert!(n_refused <= most, "{n_refused} results are refused, more than {most}");
     let reasons = check_gaps(&messages);
     for stream in &of_cut {
         let reasons = &reasons[stream];
