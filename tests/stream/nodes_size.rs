@@ -2,13 +2,14 @@
 //!
 //! `make prove-nodes` prints the figures of docs/howto/many-machines.md.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cli::Folder;
 use crate::nodes::{NatsServer, Node, n_cameras};
-use crate::serve::send;
 
 /// Time of each measurement.
 const TIME: Duration = Duration::from_secs(30);
@@ -25,8 +26,12 @@ struct Counts {
 
 impl Counts {
     fn of(nats: &NatsServer, nodes: &[Node]) -> Self {
-        let (_, body) = send(&format!("127.0.0.1:{}", nats.monitor), "GET", "/varz", None);
-        let server: Value = serde_json::from_slice(&body).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", nats.monitor)).unwrap();
+        // In HTTP 1.0, the answer has no chunks.
+        stream.write_all(b"GET /varz HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let server: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
         let number = |name: &str| server[name].as_f64().unwrap();
         Self {
             received: (number("in_msgs"), number("in_bytes")),
