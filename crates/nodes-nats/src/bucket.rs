@@ -88,7 +88,14 @@ impl Bucket {
                 Ok(_) => {}
                 // A stream that exists keeps its settings.
                 Err(error) if matches!(error.kind(), CreateStreamErrorKind::JetStream(ref reason) if is_known(reason)) => {}
-                Err(error) => return Err(format!("create the stream `{}` for results failed: {error}", results.stream)),
+                Err(error) => {
+                    return Err(format!(
+                        "create the stream `{}` for results failed: {error}. The server must have {} MiB of storage for it: free space, raise \
+                         `max_file_store` of JetStream, create a smaller stream of this name, or send results elsewhere with --results",
+                        results.stream,
+                        results.max_bytes >> 20
+                    ));
+                }
             }
         }
         let prefix = format!("$KV.{name}.").into();
