@@ -105,6 +105,7 @@ mod serve;
 mod serve_change;
 #[cfg(feature = "serve")]
 mod serve_crops;
+#[cfg(feature = "serve")]
 mod serve_limits;
 #[cfg(feature = "serve")]
 mod serve_models;
@@ -112,7 +113,9 @@ mod serve_models;
 mod serve_page;
 #[cfg(feature = "serve")]
 mod serve_spool;
+#[cfg(feature = "telemetry")]
 mod serve_telemetry;
+#[cfg(feature = "serve")]
 mod serve_tls;
 #[cfg(feature = "serve")]
 mod serve_video;
