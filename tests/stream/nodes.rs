@@ -24,19 +24,33 @@ pub struct NatsServer {
     pub monitor: u16,
     program: String,
     folder: String,
+    config: String,
     process: Option<Child>,
 }
 
 impl NatsServer {
     /// Starts the server that `scripts/fetch-tools` fetches. If it is missing, prints a message and returns `None`.
     pub fn start(folder: &Folder) -> Option<Self> {
+        Self::start_with(folder, "")
+    }
+
+    /// Like [`NatsServer::start`], with the text of a configuration file.
+    pub fn start_with(folder: &Folder, config: &str) -> Option<Self> {
+        std::fs::write(folder.file("nats.conf"), config).unwrap();
         let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
         let program = format!("{target}/tools/nats-server");
         if !std::path::Path::new(&program).exists() {
             eprintln!("skipped: nats-server is not there (run scripts/fetch-tools nats-server)");
             return None;
         }
-        let mut server = Self { port: free_port(), monitor: free_port(), program, folder: folder.file("nats"), process: None };
+        let mut server = Self {
+            port: free_port(),
+            monitor: free_port(),
+            program,
+            folder: folder.file("nats"),
+            config: folder.file("nats.conf"),
+            process: None,
+        };
         server.start_again();
         Some(server)
     }
@@ -44,7 +58,19 @@ impl NatsServer {
     pub fn start_again(&mut self) {
         let (port, monitor) = (self.port.to_string(), self.monitor.to_string());
         let process = Command::new(&self.program)
-            .args(["--addr", "127.0.0.1", "--port", &port, "--http_port", &monitor, "--jetstream", "--store_dir", &self.folder])
+            .args([
+                "--config",
+                &self.config,
+                "--addr",
+                "127.0.0.1",
+                "--port",
+                &port,
+                "--http_port",
+                &monitor,
+                "--jetstream",
+                "--store_dir",
+                &self.folder,
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -67,6 +93,15 @@ impl NatsServer {
 
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the limit of a JetStream stream in bytes.
+    fn max_bytes(&self, stream: &str) -> i64 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let context = async_nats::jetstream::new(async_nats::connect(self.url()).await.unwrap());
+            context.get_stream(stream).await.unwrap().cached_info().config.max_bytes
+        })
     }
 
     /// Returns the payloads of all messages of a JetStream stream, with their IDs.
@@ -389,6 +424,14 @@ fn old_or_missing_nats_server_is_named_with_advice() {
     let output = run(&format!("nats://127.0.0.1:{}", old.port));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && said.contains("expected nats-server 2.11 or newer"), "{said}");
+}
+
+#[test]
+fn server_with_little_storage_keeps_fewer_results() {
+    let folder = Folder::new("nodes-storage");
+    let Some(nats) = NatsServer::start_with(&folder, "jetstream { max_file_store: 700MB }") else { return };
+    let _node = Node::start(&folder, &nats.url(), "a", &[]);
+    assert_eq!(nats.max_bytes("roiflow-default-results"), 512 << 20);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! The client's own functions for buckets cannot replace a value together with a new time-to-live, so writes set the headers themselves, as
 //! the specification of buckets defines them: <https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-8.md>.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ use futures::StreamExt;
 use roiflow_nodes::coordinator::{Change, Error, Item, Reply, Request, Revision};
 use tokio::sync::watch;
 
-use crate::Storage;
+use crate::{Results, Storage};
+
+/// Smallest size of the stream of results.
+const LEAST_RESULT_BYTES: i64 = 64 << 20;
 
 /// Header with the kind of a write that is not a new value, and its value for a deletion.
 const OPERATION: &str = "KV-Operation";
@@ -47,7 +51,7 @@ impl Bucket {
         let mut context = jetstream::new(client.clone());
         context.set_timeout(roiflow_nodes::coordinator::REQUEST_TIMEOUT);
         let name = &storage.bucket;
-        let failed = |reason: &dyn std::fmt::Display| format!("open the key-value bucket `{name}` failed: {reason}");
+        let failed = |reason: &dyn Display| format!("open the key-value bucket `{name}` failed: {reason}");
         let store = match context.get_key_value(name).await {
             Ok(store) => store,
             Err(_) => {
@@ -75,28 +79,7 @@ impl Bucket {
             return Err(failed(&format_args!("expected a bucket with a time-to-live of items, got one without. {advice}")));
         }
         if let Some(results) = &storage.results {
-            let config = Config {
-                name: results.stream.clone(),
-                subjects: vec![results.subjects.clone()],
-                max_age: results.max_age,
-                max_bytes: results.max_bytes,
-                discard: DiscardPolicy::Old,
-                num_replicas: storage.replicas,
-                ..Config::default()
-            };
-            match context.create_stream(config).await {
-                Ok(_) => {}
-                // A stream that exists keeps its settings.
-                Err(error) if matches!(error.kind(), CreateStreamErrorKind::JetStream(ref reason) if is_known(reason)) => {}
-                Err(error) => {
-                    return Err(format!(
-                        "create the stream `{}` for results failed: {error}. The server must have {} MiB of storage for it: free space, raise \
-                         `max_file_store` of JetStream, create a smaller stream of this name, or send results elsewhere with --results",
-                        results.stream,
-                        results.max_bytes >> 20
-                    ));
-                }
-            }
+            create_results(&context, results, storage.replicas).await?;
         }
         let prefix = format!("$KV.{name}.").into();
         Ok(Self { context, stream: Arc::new(store.stream), client: client.clone(), prefix, is_lost: Arc::new(watch::Sender::new(false)) })
@@ -239,6 +222,51 @@ impl Found {
 
 fn is_removal(headers: Option<&HeaderMap>) -> bool {
     headers.is_some_and(|headers| headers.get(OPERATION).is_some() || headers.get(NATS_MARKER_REASON).is_some())
+}
+
+/// Creates the stream of results, unless it exists. If the server has too little storage for it, the stream becomes smaller.
+async fn create_results(context: &jetstream::Context, results: &Results, replicas: usize) -> Result<(), String> {
+    let failed = |error: &dyn Display| format!("create the stream `{}` for results failed: {error}", results.stream);
+    let mut max_bytes = results.max_bytes;
+    loop {
+        let config = Config {
+            name: results.stream.clone(),
+            subjects: vec![results.subjects.clone()],
+            max_age: results.max_age,
+            max_bytes,
+            discard: DiscardPolicy::Old,
+            num_replicas: replicas,
+            ..Config::default()
+        };
+        match context.create_stream(config).await.map_err(|error| error.kind()) {
+            Ok(_) => break,
+            // A stream that exists keeps its settings.
+            Err(CreateStreamErrorKind::JetStream(reason)) if is_known(&reason) => return Ok(()),
+            Err(CreateStreamErrorKind::JetStream(reason)) if lacks_storage(&reason) && max_bytes / 2 >= LEAST_RESULT_BYTES => {
+                max_bytes /= 2
+            }
+            Err(CreateStreamErrorKind::JetStream(reason)) if lacks_storage(&reason) => {
+                let advice = "Free space on the server, raise `max_file_store` of JetStream, or send results elsewhere with --results";
+                return Err(failed(&format_args!("expected at least {} MiB of storage, got: {reason}. {advice}", max_bytes >> 20)));
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    if max_bytes < results.max_bytes {
+        tracing::warn!(
+            "the NATS server has too little storage: the stream `{}` keeps at most {} MiB of results, instead of {} MiB",
+            results.stream,
+            max_bytes >> 20,
+            results.max_bytes >> 20
+        );
+    }
+    Ok(())
+}
+
+/// Whether a stream was not created because the server has too little storage.
+fn lacks_storage(error: &jetstream::Error) -> bool {
+    use async_nats::jetstream::ErrorCode;
+    matches!(error.error_code(), ErrorCode::STORAGE_RESOURCES_EXCEEDED | ErrorCode::INSUFFICIENT_RESOURCES)
 }
 
 /// Whether a stream was not created because it exists already, or another one has its subjects.
