@@ -10,6 +10,7 @@ use roiflow_server::{Backend, Failure, Feed, Running, Start, Video};
 
 use super::running::{Observed, RunningStream, tap};
 use crate::elements::publish;
+use crate::frame::Gap;
 use crate::pipeline::{
     Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap, spec,
 };
@@ -176,10 +177,8 @@ impl Backend for Pipelines {
         Ok(Box::new(RunningStream::new(self.0.clone(), stream, observed, plan, devices)))
     }
 
-    fn announce_gap(&self, gap: roiflow_server::backend::Gap) {
-        let roiflow_server::backend::Gap { stream, assignment, reason, last } = gap;
-        let last = last.map(|last| publish::LastResult { epoch: last.epoch, frame: last.frame, time: last.time });
-        publish::announce_gap(publish::Gap { stream, assignment, reason, last });
+    fn announce_gap(&self, gap: Gap) {
+        publish::announce_gap(gap);
     }
 }
 

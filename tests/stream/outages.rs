@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
+use std::thread::JoinHandle;
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -310,14 +311,9 @@ fn broker_without_spool_never_blocks_the_stream() {
     assert_eq!(stat(&pipeline, "dropped") + stat(&pipeline, "errors"), 9000);
 }
 
-#[test]
-fn redis_killed_in_mid_stream_loses_nothing() {
-    let folder = Folder::new("killed redis");
-    let mut broker = Broker::redis(&folder);
-    broker.start();
-    let spool = folder.file("spool");
-    let pipeline = stream(3000, &format!("url=redis://127.0.0.1:{} spool=\"{spool}\"", broker.port));
-    let (at, killed) = std::sync::mpsc::channel();
+/// Plays a stream on a thread of its own. At frame 1000, the stream waits until `fail` has returned.
+fn play_with_failure(pipeline: gst::Pipeline, fail: impl FnOnce()) -> JoinHandle<(Ending, gst::Pipeline)> {
+    let (at, arrived) = std::sync::mpsc::channel();
     let (go, resumed) = std::sync::mpsc::channel::<()>();
     on_buffers(&pipeline, "publish", "src", move |n, _| {
         if n == 1000 {
@@ -326,9 +322,20 @@ fn redis_killed_in_mid_stream_loses_nothing() {
         }
     });
     let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
-    killed.recv_timeout(LIMIT).unwrap();
-    broker.kill();
+    arrived.recv_timeout(LIMIT).unwrap();
+    fail();
     go.send(()).unwrap();
+    playing
+}
+
+#[test]
+fn redis_killed_in_mid_stream_loses_nothing() {
+    let folder = Folder::new("killed redis");
+    let mut broker = Broker::redis(&folder);
+    broker.start();
+    let spool = folder.file("spool");
+    let pipeline = stream(3000, &format!("url=redis://127.0.0.1:{} spool=\"{spool}\"", broker.port));
+    let playing = play_with_failure(pipeline, || broker.kill());
     broker.start();
     let (ending, pipeline) = playing.join().unwrap();
     assert_eq!(ending.error, None);
@@ -384,18 +391,7 @@ fn nats_killed_in_mid_stream_stores_each_result_once() {
     let spool = folder.file("spool");
     let properties = format!("url=nats://127.0.0.1:{}/roiflow.{{stream}}?create=results spool=\"{spool}\"", broker.port);
     let pipeline = stream(3000, &properties);
-    let (at, killed) = std::sync::mpsc::channel();
-    let (go, resumed) = std::sync::mpsc::channel::<()>();
-    on_buffers(&pipeline, "publish", "src", move |n, _| {
-        if n == 1000 {
-            at.send(n).unwrap();
-            resumed.recv_timeout(LIMIT).unwrap();
-        }
-    });
-    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
-    killed.recv_timeout(LIMIT).unwrap();
-    broker.kill();
-    go.send(()).unwrap();
+    let playing = play_with_failure(pipeline, || broker.kill());
     broker.start();
     let (ending, pipeline) = playing.join().unwrap();
     assert_eq!(ending.error, None);
@@ -428,18 +424,7 @@ fn results_go_to_the_next_nats_server_when_one_stops() {
     brokers.iter_mut().for_each(Broker::start);
     let (servers, spool) = (format!("127.0.0.1:{},127.0.0.1:{}", brokers[0].port, brokers[1].port), folder.file("spool"));
     let pipeline = stream(3000, &format!("url=\"nats://{servers}/roiflow.{{stream}}?create=results\" spool=\"{spool}\""));
-    let (at, killed) = std::sync::mpsc::channel();
-    let (go, resumed) = std::sync::mpsc::channel::<()>();
-    on_buffers(&pipeline, "publish", "src", move |n, _| {
-        if n == 1000 {
-            at.send(n).unwrap();
-            resumed.recv_timeout(LIMIT).unwrap();
-        }
-    });
-    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
-    killed.recv_timeout(LIMIT).unwrap();
-    brokers[0].kill();
-    go.send(()).unwrap();
+    let playing = play_with_failure(pipeline, || brokers[0].kill());
     let (ending, pipeline) = playing.join().unwrap();
     assert_eq!(ending.error, None);
     assert_eq!(stat(&pipeline, "spool-waiting"), 0, "{:?}", ending.warnings);

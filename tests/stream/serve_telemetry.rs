@@ -230,7 +230,7 @@ fn spans_and_logs_survive_an_outage_of_the_collector_without_credentials() {
     let (code, said) = server.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("send telemetry failed: expected an answer of the collector") && said.contains("is back"), "{said}");
-    // What is left is sent at the end.
+    // The remaining items are sent at the end.
     again.span("DELETE /api/streams/{name}", |_| true);
 }
 

@@ -1,7 +1,7 @@
 //! Results of video analytics: geometry, detections and attributes. All types are plain values.
 //!
 //! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`polygon`], [`detection`], [`scene`].
-//! [`json`] writes the results of a frame as one line of JSON. [`redaction`] hides credentials in text.
+//! [`json`] writes the results of a frame as one line of JSON. [`gap`] describes missing results. [`redaction`] hides credentials in text.
 //!
 //! This crate uses no pixels, models, threads or GStreamer.
 
@@ -11,6 +11,7 @@ pub mod coco;
 pub mod contour;
 pub mod csv;
 pub mod detection;
+pub mod gap;
 pub mod geometry;
 pub mod json;
 pub mod polygon;
@@ -21,6 +22,7 @@ pub mod similarity;
 pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Outcome, ScoredLabel, TrackState};
+pub use gap::{Gap, LastResult};
 pub use geometry::{Geometry, Grid, Keypoint, Keypoints, RotatedRect, Skeleton};
 pub use rect::{PixelRect, Point, Rect, Size};
 pub use scene::{Direction, SceneEvent, SceneEventKind};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use roiflow_results::Gap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -40,30 +41,6 @@ pub trait Backend: Send + Sync + 'static {
     /// Announces that results are missing before the first result of an assignment. Called before the stream starts. The program reports
     /// the gap to the destinations of the stream.
     fn announce_gap(&self, gap: Gap);
-}
-
-/// Missing results of a stream between two of its assignments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gap {
-    /// Name of the stream.
-    pub stream: String,
-    /// The assignment that begins after the gap; see [`Start::assignment`].
-    pub assignment: u64,
-    /// Why results are missing, for people.
-    pub reason: String,
-    /// The last result before the gap; `None`: it is not known.
-    pub last: Option<LastResult>,
-}
-
-/// A result that another node has published.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LastResult {
-    /// Epoch of its message ID.
-    pub epoch: u64,
-    /// Number of its frame.
-    pub frame: u64,
-    /// Its time of day, as in the result.
-    pub time: Option<String>,
 }
 
 /// A stream that was started.

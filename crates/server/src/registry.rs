@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use roiflow_results::Gap;
 use roiflow_results::redaction::Secrets;
 use tracing::field;
 
-use crate::backend::{Backend, Failure, Gap, Pipeline, Running, Start, Video};
+use crate::backend::{Backend, Failure, Pipeline, Running, Start, Video};
 use crate::error::{Error, Result};
 use crate::events::{EventKind, Events};
 use crate::feed::{Feed, Hub};

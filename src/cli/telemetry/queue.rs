@@ -73,7 +73,7 @@ impl Queue {
         std::thread::Builder::new().name("roiflow-otlp".to_owned()).spawn(move || queue.send(&exporters)).map(drop)
     }
 
-    /// Counters of what was sent and lost.
+    /// Numbers of sent and lost items.
     pub(super) fn counts(&self) -> Arc<Counts> {
         self.0.counts.clone()
     }

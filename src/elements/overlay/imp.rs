@@ -21,7 +21,7 @@ use crate::elements::{caps, scene};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
 
-/// What is known about elements downstream that may combine attached images with the frame.
+/// Whether the elements downstream combine attached images with the frame.
 ///
 /// Elements such as `glupload` answer an allocation query only after they have got caps. So caps with the feature are sent first, and the query is
 /// repeated before the first frame. The caps change again if the answer is no.

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use roiflow_nodes::types::{Cause, Interruption};
+use roiflow_results::{Gap, LastResult};
 use serde_json::Value;
 use tokio::sync::broadcast;
-
-use crate::backend::{Gap, LastResult};
 
 /// Lines of results as they arrive.
 pub type Lines = broadcast::Receiver<Bytes>;
