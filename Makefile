@@ -75,9 +75,10 @@ prove-serve: build ## Run `roiflow serve` with simulated cameras, viewers and fa
 	@scripts/prove-serve --seconds "$(SECONDS)" --cameras "$(CAMERAS)" --binary $(BINARY) $(ARGS)
 
 prove-nodes: CAMERAS ?= 24
-prove-nodes: setup ## Run the tests of three nodes with 24 cameras, and measure messages and processor time: CAMERAS=number
+prove-nodes: build ## Run the tests of three nodes with 24 cameras, and measure messages and processor time: CAMERAS=number
 	@scripts/fetch-tools nats-server
-	@ROIFLOW_TEST_CAMERAS="$(CAMERAS)" cargo test --locked --test stream -- --nocapture --test-threads 1 --include-ignored nodes
+	@ROIFLOW_TEST_CAMERAS="$(CAMERAS)" cargo test --locked --test stream -- --nocapture --test-threads 1 nodes
+	@scripts/measure-nodes --streams "$(CAMERAS)" --binary $(BINARY)
 
 fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURATION=seconds per target
 	@scripts/fuzz "$(DURATION)"

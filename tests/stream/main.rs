@@ -66,8 +66,6 @@ mod nodes;
 mod nodes_faults;
 #[cfg(feature = "nodes")]
 mod nodes_page;
-#[cfg(feature = "nodes")]
-mod nodes_size;
 #[cfg(feature = "cli")]
 mod outages;
 #[cfg(feature = "cli")]

@@ -87,10 +87,6 @@ impl NatsServer {
         }
     }
 
-    pub fn id(&self) -> u32 {
-        self.process.as_ref().unwrap().id()
-    }
-
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
