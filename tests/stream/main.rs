@@ -63,6 +63,8 @@ mod motion;
 #[cfg(feature = "nodes")]
 mod nodes;
 #[cfg(feature = "nodes")]
+mod nodes_cluster;
+#[cfg(feature = "nodes")]
 mod nodes_faults;
 #[cfg(feature = "nodes")]
 mod nodes_page;

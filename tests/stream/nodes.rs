@@ -100,6 +100,15 @@ impl NatsServer {
         })
     }
 
+    /// Returns the name of the server of the cluster that leads a JetStream stream.
+    pub fn leader(&self, stream: &str) -> Option<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let context = async_nats::jetstream::new(async_nats::connect(self.url()).await.ok()?);
+            context.get_stream(stream).await.ok()?.cached_info().cluster.as_ref()?.leader.clone()
+        })
+    }
+
     /// Returns the payloads of all messages of a JetStream stream, with their IDs.
     pub fn messages(&self, stream: &str) -> Vec<(String, Value)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -240,6 +249,21 @@ pub fn check_results(messages: &[(String, Value)]) {
     assert!(n_refused * 10 < messages.len(), "{n_refused} of {} results are refused", messages.len());
 }
 
+/// Checks that each owner has published each of its frames in order. Returns the largest number of frames of an owner.
+pub fn check_complete(messages: &[(String, Value)]) -> usize {
+    let mut frames: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
+    // A gap record has no frame.
+    for (id, _) in messages.iter().filter(|(_, line)| line["event"].is_null()) {
+        let parts: Vec<&str> = id.rsplitn(3, '/').collect();
+        frames.entry((parts[2].to_owned(), parts[1].to_owned())).or_default().push(parts[0].parse().unwrap());
+    }
+    for (stream, numbers) in &frames {
+        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
+        assert_eq!(numbers.len() as u64, last - first + 1, "{stream:?}: frames {first} to {last} are complete");
+    }
+    frames.values().map(Vec::len).max().unwrap()
+}
+
 /// Checks that IDs are unique, and returns the number of results that a consumer refuses.
 pub fn count_refused(messages: &[(String, Value)]) -> usize {
     let ids: BTreeSet<&String> = messages.iter().map(|(id, _)| id).collect();
@@ -305,7 +329,7 @@ fn streams_of_a_killed_node_run_on_the_others() {
 }
 
 /// Waits until a stream of the list has processed this many more frames than in `before`.
-fn wait_for_frames(node: &Node, before: &[Value], n_frames: u64) -> Vec<Value> {
+pub fn wait_for_frames(node: &Node, before: &[Value], n_frames: u64) -> Vec<Value> {
     let frames = |streams: &[Value], name: &Value| {
         streams.iter().find(|view| view["name"] == *name).and_then(|view| view["frames"].as_u64()).unwrap_or(0)
     };
@@ -338,17 +362,7 @@ fn streams_run_on_while_nats_is_down_and_no_result_is_lost() {
 
     let messages = nats.messages("roiflow-default-results");
     check_results(&messages);
-    let mut frames: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
-    // When the first node leaves, its streams move to the other one, which reports a gap.
-    for (id, _) in messages.iter().filter(|(_, line)| line["event"].is_null()) {
-        let parts: Vec<&str> = id.rsplitn(3, '/').collect();
-        frames.entry((parts[2].to_owned(), parts[1].to_owned())).or_default().push(parts[0].parse().unwrap());
-    }
-    for (stream, numbers) in &frames {
-        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
-        assert_eq!(numbers.len() as u64, last - first + 1, "{stream:?}: frames {first} to {last} are complete");
-    }
-    let longest = frames.values().map(Vec::len).max().unwrap();
+    let longest = check_complete(&messages);
     assert!(longest > 30 * 17, "the results of the outage were sent afterwards: {longest}");
 }
 
