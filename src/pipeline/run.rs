@@ -27,7 +27,7 @@ pub(super) const MAX_WARNINGS: usize = 100;
 /// Progress of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Frames that have left the last inference element.
+    /// Frames that have left the last inference element. In a pipeline without inference: frames of the source.
     pub n_frames: u64,
     /// Position in the input, if known.
     pub position: Option<Duration>,

@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::Plan;
-use super::plan::PUBLISH;
+use super::plan::{ENTRY, PUBLISH, SOURCE};
 use crate::publish::Target;
 use crate::redaction;
 
@@ -22,7 +22,7 @@ const MAX_INSIDE: usize = 4096;
 /// Measurements of one or more streams.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
-    /// Number of frames that left the last inference element.
+    /// Number of frames that left the last inference element. In a pipeline without inference: number of frames of the source.
     pub n_frames: u64,
     /// Number of objects that the detectors found.
     pub n_objects: u64,
@@ -279,8 +279,11 @@ impl Meter {
         // Frames are counted at the elements that find objects. A pipeline without a model may attach the results of an earlier run.
         let counted = if inference.is_empty() { &attach } else { &inference };
         if let (Some(first), Some(last)) = (counted.first(), counted.last()) {
-            probe(first, "sink", &seen, Seen::enter);
-            probe(last, "src", &seen, Seen::leave);
+            probe(first.static_pad("sink"), &seen, Seen::enter);
+            probe(last.static_pad("src"), &seen, Seen::leave);
+        } else {
+            let source = [ENTRY, SOURCE].iter().find_map(|name| pipeline.by_name(name)?.static_pad("src"));
+            probe(source, &seen, |seen, _, now| seen.pass(now));
         }
         let names = [PUBLISH.to_owned()].into_iter().chain((1..=plan.outputs.publish.len()).map(|number| format!("{PUBLISH}-{number}")));
         let publish = names.filter_map(|name| pipeline.by_name(&name)).collect();
@@ -396,6 +399,14 @@ impl Seen {
         self.inside.push_back((pts, now));
     }
 
+    /// Counts a frame without latency.
+    fn pass(&mut self, now: Instant) {
+        self.n_in += 1;
+        self.n_out += 1;
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+
     fn leave(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
         self.n_out += 1;
         self.last = Some(now);
@@ -441,12 +452,11 @@ impl Latencies {
 }
 
 fn probe(
-    element: &gst::Element,
-    pad: &str,
+    pad: Option<gst::Pad>,
     seen: &Arc<Mutex<Seen>>,
     count: impl Fn(&mut Seen, Option<gst::ClockTime>, Instant) + Send + Sync + 'static,
 ) {
-    let Some(pad) = element.static_pad(pad) else { return };
+    let Some(pad) = pad else { return };
     let seen = seen.clone();
     pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
         if let Some(buffer) = info.buffer() {

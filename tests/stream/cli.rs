@@ -123,6 +123,21 @@ fn run_writes_json_video_and_summary() {
 }
 
 #[test]
+fn frames_of_pipeline_without_inference_are_counted() {
+    let folder = Folder::new("plain");
+    let text = "version = 1\nname = \"plain\"\ndescription = \"Without inference.\"\n[pipeline]\ngraph = \"{source} ! {json} ! {video}\"\n";
+    std::fs::write(folder.file("plain.toml"), text).unwrap();
+    let video = folder.file("o.mp4");
+    let output = roiflow(&["run", &folder.file("plain.toml"), "--input", "test:40", "--video", &video]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(0) && said.contains("frames  40 in") && !said.contains("latency"), "{said}");
+    // A file has a decoder, whose output is counted.
+    let output = roiflow(&["run", &folder.file("plain.toml"), "--input", &video]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(0) && said.contains("frames  40 in"), "{said}");
+}
+
+#[test]
 fn skipped_frames_have_reasons_in_summary_and_json() {
     let folder = Folder::new("interval");
     let path = folder.file("colors.toml");

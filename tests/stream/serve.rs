@@ -408,3 +408,16 @@ fn top_shows_the_streams_in_a_terminal() {
     let output = roiflow(&["top", "--server", &url, "--once"]);
     assert!(output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("roiflow serve"));
 }
+
+#[test]
+fn stream_without_inference_runs() {
+    let folder = Folder::new("serve-plain");
+    let text = "version = 1\nname = \"plain\"\ndescription = \"Without inference.\"\n[pipeline]\ngraph = \"{source} ! {json} ! {video}\"\n";
+    std::fs::write(folder.file("plain.toml"), text).unwrap();
+    let server = Served::start(&folder, &[]);
+    let spec = json!({"name": "door", "pipeline": "plain", "input": "test:", "loop": true});
+    let (status, view) = server.json("POST", "/api/streams", Some(spec));
+    assert_eq!(status, 201, "{view}");
+    let view = server.wait_until("door", |view| view["state"] == "running");
+    assert!(view["frames"].as_u64() > Some(0) && view["latency_ms"].is_null(), "{view}");
+}
