@@ -28,7 +28,6 @@ mod images;
 mod inference_servers;
 #[path = "../support/kserve.rs"]
 mod kserve;
-mod mlserver;
 #[path = "../support/model_files.rs"]
 mod model_files;
 mod model_proc;
@@ -40,6 +39,7 @@ mod random_descriptions;
 mod random_fill;
 mod random_model_files;
 mod real_decoders;
+mod real_servers;
 mod reference;
 mod request;
 #[cfg(target_os = "linux")]

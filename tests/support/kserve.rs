@@ -461,15 +461,6 @@ impl Shared {
         let n_bytes = number("shared_memory_byte_size")? as usize;
         Some(Self { region: region.clone(), offset: number("shared_memory_offset").unwrap_or(0), n_bytes })
     }
-
-    fn parameters(&self) -> HashMap<String, Parameter> {
-        let parameter = |choice| Parameter { choice: Some(choice) };
-        HashMap::from([
-            ("shared_memory_region".to_owned(), parameter(ParameterChoice::String(self.region.clone()))),
-            ("shared_memory_offset".to_owned(), parameter(ParameterChoice::Int64(self.offset as i64))),
-            ("shared_memory_byte_size".to_owned(), parameter(ParameterChoice::Int64(self.n_bytes as i64))),
-        ])
-    }
 }
 
 impl State {
@@ -515,7 +506,7 @@ impl State {
         Ok(values)
     }
 
-    /// Writes an output to the place that the client asked for. Returns its description.
+    /// Writes an output to the place that the client asked for. Returns its description, which does not name the place, as that of Triton.
     fn write_shared(&self, place: &Shared, name: &str, tensor: &Tensor) -> Result<TensorOf, Status> {
         let raw = raw_of(tensor);
         if raw.len() > place.n_bytes {
@@ -523,7 +514,7 @@ impl State {
         }
         self.with_region(place, |file| file.write_all_at(&raw, place.offset))?;
         self.n_shared.lock().unwrap().1 += raw.len();
-        Ok(TensorOf { parameters: Shared { n_bytes: raw.len(), ..place.clone() }.parameters(), ..described(name, tensor) })
+        Ok(described(name, tensor))
     }
 }
 

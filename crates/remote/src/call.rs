@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::grpc::{self, Grpc};
 use super::protocol::{InferHead, InferInput, InferResponse, RequestedOutput};
 use super::rest;
-use super::shared_memory::{Placement, is_shared};
+use super::shared_memory::{Placement, SharedOutputs};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{ModelInfo, Result};
 use crate::tensor::{Bytes as Lease, ElementType, Shape, Tensor};
@@ -164,11 +164,6 @@ fn lend(tensor: &Tensor, on_loan: &OnLoan) -> Result<Bytes> {
     Ok(Bytes::from_owner(Lent { lease: tensor.bytes()?, _on_loan: on_loan.clone() }))
 }
 
-/// Returns the error for an output in shared memory: for calls that use no shared memory.
-pub(crate) fn not_shared(name: &str, _datatype: &str, _shape: &[i64]) -> Result<Bytes, Failure> {
-    Err(Failure::protocol(format!("output `{name}`: expected its values in the response, got shared memory")))
-}
-
 /// The response of a server, as received.
 pub(crate) enum Response {
     Grpc(Bytes),
@@ -176,10 +171,10 @@ pub(crate) enum Response {
 }
 
 impl Response {
-    /// Reads the outputs. Raw contents are not copied. `in_shared_memory` copies the values of an output of this name, type and shape.
-    pub(crate) fn outputs(self, in_shared_memory: impl Fn(&str, &str, &[i64]) -> Result<Bytes, Failure>) -> Result<Vec<Output>, Failure> {
+    /// Reads the outputs. Raw contents are not copied.
+    pub(crate) fn outputs(self, shared: SharedOutputs<'_>) -> Result<Vec<Output>, Failure> {
         match self {
-            Self::Http { json, binary } => rest::outputs_of(&json, binary, in_shared_memory),
+            Self::Http { json, binary } => rest::outputs_of(&json, binary, shared),
             Self::Grpc(message) => {
                 let response: InferResponse = grpc::decoded(message)?;
                 // A server may send empty raw contents for outputs in shared memory, or none.
@@ -187,15 +182,15 @@ impl Response {
                 let mut raw = response.raw_output_contents.into_iter();
                 let has_raw = raw.len() > 0;
                 let outputs = response.outputs.into_iter().map(|output| {
-                    let values = match (has_raw, &output.contents) {
-                        _ if is_shared(&output) => {
-                            let _empty = has_all_raw.then(|| raw.next());
-                            in_shared_memory(&output.name, &output.datatype, &output.shape)?
+                    let inline = match (has_raw, &output.contents) {
+                        _ if shared.contains(&output.name) && !has_all_raw => None,
+                        (true, _) => {
+                            Some(raw.next().ok_or_else(|| Failure::protocol("expected raw contents for each output, got too few"))?)
                         }
-                        (true, _) => raw.next().ok_or_else(|| Failure::protocol("expected raw contents for each output, got too few"))?,
-                        (false, Some(contents)) => bytes_of(contents, &output.datatype).map_err(Failure::protocol)?,
-                        (false, None) => Bytes::new(),
+                        (false, Some(contents)) => Some(bytes_of(contents, &output.datatype).map_err(Failure::protocol)?),
+                        (false, None) => Some(Bytes::new()),
                     };
+                    let values = shared.values(&output.name, &output.datatype, &output.shape, inline)?;
                     Output::new(output.name, &output.datatype, &output.shape, values)
                 });
                 outputs.collect()

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call::{Call, not_shared};
+use super::call::Call;
 use super::datatype::info_of;
 use super::failure::Failure;
 use super::options::Options;
 use super::request::RemoteRequest;
 use super::servers::{Servers, wait_for};
+use super::shared_memory::SharedOutputs;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
@@ -101,7 +102,7 @@ impl RemoteModel {
             let servers = shared.servers.shared();
             servers.infer(&call, Instant::now() + servers.options.timeout).await
         })?;
-        match called.and_then(|response| response.outputs(not_shared)) {
+        match called.and_then(|response| response.outputs(SharedOutputs::NONE)) {
             Ok(_) => Ok(()),
             Err(failure) if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Config) => Err(Failure::into_error(failure)),
             Err(failure) => Err(refused(&failure.message)),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::call::{Call, Loans, Response, not_shared};
+use super::call::{Call, Loans, Response};
 use super::failure::Failure;
 use super::model::Shared;
 use super::servers::runtime;
-use super::shared_memory::Placement;
+use super::shared_memory::{Placement, SharedOutputs};
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Completion, Error, ErrorKind, Interrupt, NodeStatus, NodeTime, Result};
@@ -112,8 +112,8 @@ impl RemoteRequest {
         let placement = self.in_use.take();
         let info = &self.model.info;
         let outputs = response.and_then(|response| match &placement {
-            None => response.outputs(not_shared),
-            Some(placement) => response.outputs(|name, datatype, shape| placement.output(info, name, datatype, shape)),
+            None => response.outputs(SharedOutputs::NONE),
+            Some(placement) => response.outputs(SharedOutputs::of(placement, info)),
         });
         let mut outputs = outputs.map_err(Failure::into_error)?;
         self.placement = placement;

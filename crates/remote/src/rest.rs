@@ -24,7 +24,7 @@ use super::failure::{Blame, Failure, of_http_status};
 use super::grpc::{Life, MAX_RESPONSE_BYTES};
 use super::options::{Address, Options};
 use super::protocol::{InferHead, ModelMetadataResponse, Parameter, ParameterValue, RegisterRequest, TensorMetadata, UnregisterRequest};
-use super::shared_memory::REGION;
+use super::shared_memory::SharedOutputs;
 use super::socket;
 use crate::runtime::ErrorKind;
 
@@ -419,12 +419,8 @@ fn value_of(parameter: &Parameter) -> Value {
     }
 }
 
-/// Reads the outputs of a response. `in_shared_memory` copies the values of an output of this name, type and shape.
-pub(crate) fn outputs_of(
-    json: &[u8],
-    mut binary: Bytes,
-    in_shared_memory: impl Fn(&str, &str, &[i64]) -> Result<Bytes, Failure>,
-) -> Result<Vec<Output>, Failure> {
+/// Reads the outputs of a response.
+pub(crate) fn outputs_of(json: &[u8], mut binary: Bytes, shared: SharedOutputs<'_>) -> Result<Vec<Output>, Failure> {
     #[derive(Deserialize)]
     struct Head {
         outputs: Vec<Tensor>,
@@ -443,16 +439,16 @@ pub(crate) fn outputs_of(
     let outputs = head.outputs.into_iter().map(|tensor| {
         let parameters = tensor.parameters.unwrap_or_default();
         let n_bytes = parameters.get("binary_data_size").and_then(Value::as_u64).map(|n_bytes| n_bytes as usize);
-        let values = match (n_bytes, &tensor.data) {
-            _ if parameters.contains_key(REGION) => in_shared_memory(&tensor.name, &tensor.datatype, &tensor.shape)?,
-            (Some(n_bytes), _) if n_bytes <= binary.len() => binary.split_to(n_bytes),
+        let inline = match (n_bytes, &tensor.data) {
+            (Some(n_bytes), _) if n_bytes <= binary.len() => Some(binary.split_to(n_bytes)),
             (Some(n_bytes), _) => {
                 let message = format!("output `{}`: expected {n_bytes} bytes of binary data, got {}", tensor.name, binary.len());
                 return Err(Failure::protocol(message));
             }
-            (None, Some(data)) => values_of(data, &tensor.datatype).map_err(Failure::protocol)?,
-            (None, None) => return Err(Failure::protocol(format!("output `{}`: expected data, got none", tensor.name))),
+            (None, Some(data)) => Some(values_of(data, &tensor.datatype).map_err(Failure::protocol)?),
+            (None, None) => None,
         };
+        let values = shared.values(&tensor.name, &tensor.datatype, &tensor.shape, inline)?;
         Output::new(tensor.name, &tensor.datatype, &tensor.shape, values)
     });
     outputs.collect()
@@ -496,7 +492,6 @@ fn unsigned(value: &Value, is_wrong: &mut bool) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::not_shared;
     use super::*;
 
     #[test]
@@ -520,13 +515,23 @@ mod tests {
         let json = br#"{"outputs":[{"name":"a","datatype":"UINT8","shape":[2],"parameters":{"binary_data_size":2}},
             {"name":"b","datatype":"FP32","shape":[2,1],"data":[[1.5],[-2]]},
             {"name":"c","datatype":"INT64","shape":[1],"parameters":{"binary_data_size":8}}]}"#;
-        let outputs = outputs_of(json, Bytes::from(vec![7, 8, 3, 0, 0, 0, 0, 0, 0, 0]), not_shared).unwrap();
+        let outputs = outputs_of(json, Bytes::from(vec![7, 8, 3, 0, 0, 0, 0, 0, 0, 0]), SharedOutputs::NONE).unwrap();
         assert_eq!(outputs.iter().map(|output| &*output.name).collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(outputs[0].values[..], [7, 8]);
         assert_eq!(outputs[1].values[..], [1.5_f32, -2.0].map(f32::to_ne_bytes).concat());
         assert_eq!(outputs[2].values[..], 3_i64.to_ne_bytes());
-        assert!(outputs_of(json, Bytes::from(vec![7]), not_shared).unwrap_err().message.contains("expected 2 bytes of binary data, got 1"));
+        assert!(
+            outputs_of(json, Bytes::from(vec![7]), SharedOutputs::NONE)
+                .unwrap_err()
+                .message
+                .contains("expected 2 bytes of binary data, got 1")
+        );
         let short = br#"{"outputs":[{"name":"a","datatype":"FP32","shape":[2],"data":[1]}]}"#;
-        assert!(outputs_of(short, Bytes::new(), not_shared).unwrap_err().message.contains("expected the bytes of [2] f32, got 4 bytes"));
+        assert!(
+            outputs_of(short, Bytes::new(), SharedOutputs::NONE)
+                .unwrap_err()
+                .message
+                .contains("expected the bytes of [2] f32, got 4 bytes")
+        );
     }
 }

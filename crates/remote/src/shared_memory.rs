@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::datatype::n_bytes_of;
 use super::failure::{Blame, Failure};
-use super::protocol::{InferOutput, Parameter};
+use super::protocol::Parameter;
 use super::servers::runtime;
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Result};
@@ -39,7 +39,7 @@ const MIN_STALE_AGE: Duration = Duration::from_secs(60);
 const UNREGISTER_TIME: Duration = Duration::from_secs(1);
 
 /// The key of a parameter of an input or output: the name of its region.
-pub(crate) const REGION: &str = "shared_memory_region";
+const REGION: &str = "shared_memory_region";
 const SIZE: &str = "shared_memory_byte_size";
 const OFFSET: &str = "shared_memory_offset";
 
@@ -122,20 +122,6 @@ impl Placement {
         self.plan.outputs[output_idx].map(|place| self.region.parameters(place)).unwrap_or_default()
     }
 
-    /// Copies the values of an output, which the server wrote.
-    pub(crate) fn output(&self, info: &ModelInfo, name: &str, datatype: &str, shape: &[i64]) -> Result<Bytes, Failure> {
-        let fail = |why: String| Failure::protocol(format!("output `{name}` in shared memory: {why}"));
-        let output_idx = info.outputs.iter().position(|port| port.name() == name);
-        let place = output_idx.and_then(|idx| self.plan.outputs[idx]);
-        let place = place.ok_or_else(|| fail("expected its values in the response".to_owned()))?;
-        match n_bytes_of(datatype, shape) {
-            Some(n_bytes) if n_bytes <= place.n_bytes => {
-                self.region.read(Place { n_bytes, ..place }).map_err(|error| fail(format!("cannot read them: {error}")))
-            }
-            _ => Err(fail(format!("expected at most {} bytes, got the shape {shape:?} of {datatype}", place.n_bytes))),
-        }
-    }
-
     /// Registers the region with a server, unless this was already done over this connection.
     pub(crate) async fn register(&self, connection: &Connection, deadline: Instant) -> Result<(), Failure> {
         self.region.register(connection, deadline).await
@@ -149,6 +135,50 @@ impl Placement {
             self.region.known_by.lock().unwrap().retain(|known| !known.is(connection));
         }
         is_unknown
+    }
+}
+
+/// The outputs that the server writes to shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedOutputs<'a>(Option<(&'a Placement, &'a ModelInfo)>);
+
+impl<'a> SharedOutputs<'a> {
+    /// For calls that use no shared memory.
+    pub(crate) const NONE: Self = Self(None);
+
+    pub(crate) fn of(placement: &'a Placement, info: &'a ModelInfo) -> Self {
+        Self(Some((placement, info)))
+    }
+
+    /// Returns the values of an output of the response. `inline` are its values in the response, if it has any: the response of some servers
+    /// does not tell which outputs are in shared memory, and has empty values for them.
+    ///
+    /// # Errors
+    /// Fails if the output is neither in the response nor in shared memory.
+    pub(crate) fn values(self, name: &str, datatype: &str, shape: &[i64], inline: Option<Bytes>) -> Result<Bytes, Failure> {
+        let fail = |why: String| Failure::protocol(format!("output `{name}`: {why}"));
+        match (inline, self.place(name)) {
+            (Some(values), None) => Ok(values),
+            (Some(values), Some(_)) if !values.is_empty() => Ok(values),
+            (None, None) => Err(fail("expected its values in the response, got none".to_owned())),
+            (_, Some((region, place))) => match n_bytes_of(datatype, shape) {
+                Some(n_bytes) if n_bytes <= place.n_bytes => {
+                    region.read(Place { n_bytes, ..place }).map_err(|error| fail(format!("cannot read it in shared memory: {error}")))
+                }
+                _ => Err(fail(format!("expected at most {} bytes in shared memory, got the shape {shape:?} of {datatype}", place.n_bytes))),
+            },
+        }
+    }
+
+    /// Whether an output is in shared memory.
+    pub(crate) fn contains(self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
+    fn place(self, name: &str) -> Option<(&'a Region, Place)> {
+        let (placement, info) = self.0?;
+        let output_idx = info.outputs.iter().position(|port| port.name() == name)?;
+        placement.plan.outputs[output_idx].map(|place| (&placement.region, place))
     }
 }
 
@@ -278,11 +308,6 @@ fn remove_stale(folder: &Path) {
             let _ignored = std::fs::remove_file(entry.path());
         }
     }
-}
-
-/// Returns whether the server wrote an output to shared memory.
-pub(crate) fn is_shared(output: &InferOutput) -> bool {
-    output.parameters.contains_key(REGION)
 }
 
 #[cfg(test)]
