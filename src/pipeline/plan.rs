@@ -190,10 +190,11 @@ impl Plan {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
             }
         }
-        // Overlays need not draw if no output needs pixels and all elements of the graph are roiflow's. An element that is not
-        // roiflow's could show or write the frames.
-        let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
-        if are_ours && !outputs.need_pixels() {
+        // Overlays need not draw if no output needs pixels, and no element could show or write the frames. Of roiflow's elements, only
+        // these write frames.
+        let writes = |factory: &str| !factory.starts_with("roi") || ["roirecord", "roicrop"].contains(&factory);
+        let is_unseen = !graph.elements.iter().any(|element| writes(&element.factory));
+        if is_unseen && !outputs.need_pixels() {
             // Turn off drawing, because no output shows it, and because it copies frames that the decoder still references.
             for overlay in graph.elements.iter().filter(|element| element.factory == "roioverlay") {
                 assign(&mut assignments, &overlay.name, "draw", "false");

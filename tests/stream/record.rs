@@ -363,3 +363,26 @@ fn unusable_settings_and_video_are_reported() {
     assert_eq!((ending.error, ending.warnings.len()), (None, 1));
     assert!(ending.warnings[0].contains("cannot record image/jpeg"), "{:?}", ending.warnings);
 }
+
+#[test]
+fn clip_of_the_command_shows_what_the_overlay_draws() {
+    let folder = Folder::new("record drawn");
+    let clip = |overlay: &str, clips: &str| {
+        let graph =
+            format!("{{source}} ! roiattach rois=face:0.2,0.2,0.8,0.8 ! {overlay} ! roirecord folder={clips} ! {{json}} ! {{video}}");
+        let text = format!("version = 1\nname = \"record\"\ndescription = \"Records.\"\n[pipeline]\ngraph = \"{graph}\"\n");
+        std::fs::write(folder.0.join("record.toml"), text).unwrap();
+        let output = command().args(["run", &folder.file("record.toml"), "--input", "test:10"]).current_dir(&folder.0).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let path = std::fs::read_dir(folder.0.join(clips)).unwrap().next().unwrap().unwrap().path();
+        let pipeline = pipeline("filesrc name=file ! decodebin ! videoconvert ! video/x-raw,format=GRAY8 ! fakesink name=sink");
+        pipeline.by_name("file").unwrap().set_property("location", path.to_str().unwrap());
+        let frames = collect(&pipeline, "sink", "sink");
+        assert_eq!(run(&pipeline).error, None);
+        let frames = frames.lock().unwrap();
+        frames[0].rows().concat().concat()
+    };
+    let (plain, drawn) = (clip("roioverlay draw=false", "plain"), clip("roioverlay attach-drawing=false", "drawn"));
+    let n_differing = plain.iter().zip(&drawn).filter(|(plain, drawn)| plain.abs_diff(**drawn) > 60).count();
+    assert!(n_differing > 500, "{n_differing} pixels of the box and its label");
+}
