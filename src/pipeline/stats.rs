@@ -489,7 +489,7 @@ mod tests {
         };
         let (mut first, second) = (stats(1, 2, 30, 40), stats(3, 4, 50, 20));
         assert_eq!(Stats::sum([&first, &second]).destinations, stats(4, 6, 50, 40).destinations);
-        // The spool stays open between two pipelines of a stream, and its counter grows.
+        // The counter of a spool grows while the process runs, also between two pipelines of a stream.
         first.continue_with(&second);
         assert_eq!(first.destinations, stats(4, 4, 50, 20).destinations);
     }

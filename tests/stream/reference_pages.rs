@@ -218,7 +218,11 @@ const OTHER_STATS: [(&str, &str, &str); 37] = [
     ("roipublish", "waiting", "lines in the queue and lines that the destination has not acknowledged"),
     ("roipublish", "spool-waiting", "results in the spool that are not acknowledged, of all streams"),
     ("roipublish", "spool-delivered", "messages that the server has acknowledged since the spool was opened"),
-    ("roipublish", "spool-dropped", "results that the spool dropped or the server rejected; a gap record replaces them"),
+    (
+        "roipublish",
+        "spool-dropped",
+        "results that the spool dropped or the server rejected since the process started; a gap record replaces them",
+    ),
     ("roipublish", "spool-bytes", "size of the spool"),
 ];
 

@@ -12,8 +12,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::Losses;
 use super::record::{Gap, Gaps, MAX_RECORD_BYTES, PREFIX_BYTES, Record};
 use crate::Message;
 
@@ -89,7 +91,8 @@ pub(super) struct Log {
     pending: Gaps,
     /// Messages that are stored and not acknowledged, without gap records.
     n_waiting: u64,
-    n_dropped: u64,
+    /// Counts the dropped messages.
+    losses: Arc<Losses>,
     /// Number of messages that were stored so far; see [`Log::progress`].
     n_stored: u64,
     /// File lock on the folder, held while the log is open.
@@ -97,11 +100,11 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens or creates the spool in a folder.
+    /// Opens or creates the spool in a folder. Dropped messages are counted in `losses`.
     ///
     /// # Errors
     /// Returns `WouldBlock` if another process uses the folder.
-    pub(super) fn open(folder: &Path, limits: Limits) -> io::Result<Self> {
+    pub(super) fn open(folder: &Path, limits: Limits, losses: Arc<Losses>) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let open = |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
         let lock = open("lock")?;
@@ -159,7 +162,7 @@ impl Log {
             in_flight: VecDeque::new(),
             pending: Gaps::default(),
             n_waiting,
-            n_dropped: 0,
+            losses,
             n_stored: n_waiting,
             _lock: lock,
         };
@@ -172,9 +175,9 @@ impl Log {
         self.n_waiting
     }
 
-    /// Number of messages dropped since the spool was opened.
+    /// Number of dropped messages, as `losses` counts them.
     pub(super) fn n_dropped(&self) -> u64 {
-        self.n_dropped
+        self.losses.dropped.load(Ordering::Relaxed)
     }
 
     /// Number of messages that were stored so far, and number of those messages that were acknowledged or dropped.
@@ -209,7 +212,7 @@ impl Log {
         if message.payload.len() as u64 > self.limits.max_bytes / 2 || message.payload.len() > MAX_RECORD_BYTES / 2 {
             let reason = format!("the message is too large for the spool: {} bytes", message.payload.len());
             self.pending.add(Gap::of(message, &reason));
-            self.n_dropped += 1;
+            self.losses.dropped.fetch_add(1, Ordering::Relaxed);
             return Appended::Dropped(reason);
         }
         loop {
@@ -222,7 +225,7 @@ impl Log {
                         continue;
                     }
                     self.pending.add(Gap::of(message, &reason));
-                    self.n_dropped += 1;
+                    self.losses.dropped.fetch_add(1, Ordering::Relaxed);
                     return Appended::Dropped(reason);
                 }
             }
@@ -398,7 +401,7 @@ impl Log {
         let segment = &mut self.segments[idx];
         (segment.n_bytes, segment.n_messages, segment.newest, segment.has_only_gaps) = (bytes.len() as u64, 0, time, true);
         self.n_waiting -= n_messages.min(self.n_waiting);
-        self.n_dropped += n_messages;
+        self.losses.dropped.fetch_add(n_messages, Ordering::Relaxed);
         let begin = Position { segment: number, offset: HEADER_BYTES };
         if self.cursor.segment <= number && self.segments.front().is_some_and(|first| first.number == number) {
             (self.cursor, self.reader) = (begin, None);

@@ -19,6 +19,7 @@ mod tests;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -59,9 +60,9 @@ pub struct SpoolStatus {
     pub waiting: u64,
     /// Size of the files.
     pub bytes: u64,
-    /// Messages dropped because of the limits or a full disk.
+    /// Messages dropped because of the limits or a full disk, since this process first opened a spool in the folder.
     pub dropped: u64,
-    /// Messages that the destination rejected.
+    /// Messages that the destination rejected, since this process first opened a spool in the folder.
     pub rejected: u64,
     /// Whether the last attempt to reach the destination failed.
     pub is_down: bool,
@@ -75,12 +76,12 @@ struct Shared {
     progress: Condvar,
     deadline: Deadline,
     listeners: Mutex<Listeners>,
+    losses: Arc<Losses>,
 }
 
 struct State {
     log: Log,
     delivered: u64,
-    rejected: u64,
     is_down: bool,
     /// Whether dropped messages were reported since the spool was last empty.
     is_dropping: bool,
@@ -101,8 +102,22 @@ struct Listeners {
 
 type Listener = Box<dyn FnMut(Event<'_>) + Send>;
 
-/// The open spools of the process, by folder.
-static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Spool>>>> = Mutex::new(None);
+/// Numbers of lost messages. They only grow while the process runs, also when the spool is closed and opened again, so that a reader that
+/// knows an earlier value can tell new losses from known ones.
+#[derive(Debug, Default)]
+struct Losses {
+    dropped: AtomicU64,
+    rejected: AtomicU64,
+}
+
+/// A folder in which the process has opened a spool.
+struct Known {
+    spool: Weak<Spool>,
+    losses: Arc<Losses>,
+}
+
+/// The folders of the spools that the process has opened so far.
+static KNOWN: Mutex<Option<HashMap<PathBuf, Known>>> = Mutex::new(None);
 
 impl Spool {
     /// Opens the spool in `folder`, and starts to deliver stored messages. If this process has opened the spool before, returns the open
@@ -120,35 +135,35 @@ impl Spool {
     ) -> io::Result<(Arc<Self>, SpoolWriter)> {
         std::fs::create_dir_all(folder)?;
         let folder = folder.canonicalize()?;
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = open.get_or_insert_default();
-        let known = open.get(&folder);
-        if let Some(spool) = known.and_then(Weak::upgrade) {
+        let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_default();
+        let known = all.get(&folder);
+        if let Some(spool) = known.and_then(|known| known.spool.upgrade()) {
             let writer = spool.writer(Box::new(on_event));
             return Ok((spool, writer));
         }
         // The previous spool of this process may still be closing.
         let end = Instant::now() + if known.is_some() { REOPEN_PATIENCE } else { Duration::ZERO };
+        let losses = known.map(|known| known.losses.clone()).unwrap_or_default();
         let log = loop {
-            match Log::open(&folder, limits) {
+            match Log::open(&folder, limits, losses.clone()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(TICK / 10),
                 opened => break opened?,
             }
         };
-        let spool = Arc::new(Self::new(log));
+        let spool = Arc::new(Self::new(log, losses.clone()));
         // Create the writer before the sender starts, because the sender can report an outage immediately.
         let writer = spool.writer(Box::new(on_event));
         spool.start(retry, Box::new(destination()))?;
-        open.insert(folder, Arc::downgrade(&spool));
+        all.insert(folder, Known { spool: Arc::downgrade(&spool), losses });
         Ok((spool, writer))
     }
 
-    fn new(log: Log) -> Self {
+    fn new(log: Log, losses: Arc<Losses>) -> Self {
         let now = Instant::now();
         let state = State {
             log,
             delivered: 0,
-            rejected: 0,
             is_down: false,
             is_dropping: false,
             reports_waiting: false,
@@ -157,7 +172,7 @@ impl Spool {
             synced_at: now,
         };
         let (work, progress, deadline, listeners) = Default::default();
-        let shared = Arc::new(Shared { state: Mutex::new(state), work, progress, deadline, listeners });
+        let shared = Arc::new(Shared { state: Mutex::new(state), work, progress, deadline, listeners, losses });
         Self { shared, sender: Mutex::new(None) }
     }
 
@@ -180,7 +195,8 @@ impl Spool {
     pub fn status(&self) -> SpoolStatus {
         let state = self.shared.lock();
         let (waiting, bytes, dropped) = (state.log.n_waiting(), state.log.n_bytes(), state.log.n_dropped());
-        SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected: state.rejected, is_down: state.is_down }
+        let rejected = self.shared.losses.rejected.load(Ordering::Relaxed);
+        SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected, is_down: state.is_down }
     }
 
     /// Returns the number of waiting messages on the first call, and 0 on later calls. Each stream that ends during an outage calls this
@@ -353,7 +369,7 @@ impl Sender {
             state.log.rewind();
             self.acknowledged += committed as u64;
             if failure.is_rejected() {
-                state.rejected += u64::from(!self.rejected);
+                self.shared.losses.rejected.fetch_add(u64::from(!self.rejected), Ordering::Relaxed);
                 if std::mem::replace(&mut self.rejected, true) {
                     // The destination also rejects the gap record, so skip it.
                     let _skipped = state.log.next();

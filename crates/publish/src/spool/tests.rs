@@ -21,7 +21,7 @@ impl Folder {
     }
 
     fn log(&self, max_bytes: u64) -> Log {
-        Log::open(&self.0, Limits { max_bytes, max_age: None }).unwrap()
+        Log::open(&self.0, Limits { max_bytes, max_age: None }, Arc::default()).unwrap()
     }
 
     fn segments(&self) -> Vec<PathBuf> {
@@ -136,7 +136,7 @@ fn damaged_cursor_delivers_again_instead_of_losing() {
 fn second_process_gets_an_error() {
     let folder = Folder::new("lock");
     let _log = folder.log(1 << 20);
-    let error = Log::open(&folder.0, Limits::default()).unwrap_err();
+    let error = Log::open(&folder.0, Limits::default(), Arc::default()).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::WouldBlock, "another process uses this spool folder".to_owned()));
 }
 
@@ -146,7 +146,7 @@ fn foreign_file_is_an_error_and_stays() {
     drop(folder.log(1 << 20));
     let path = folder.segments().pop().unwrap();
     std::fs::write(&path, "a text of the user").unwrap();
-    let error = Log::open(&folder.0, Limits::default()).unwrap_err().to_string();
+    let error = Log::open(&folder.0, Limits::default(), Arc::default()).unwrap_err().to_string();
     assert!(error.contains("expected a segment of a spool"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a text of the user");
 }
@@ -221,7 +221,7 @@ fn messages_in_flight_are_not_dropped() {
 fn old_messages_are_dropped_by_age() {
     let folder = Folder::new("age");
     let limits = Limits { max_age: Some(Duration::from_millis(100)), ..Limits::default() };
-    let mut log = Log::open(&folder.0, limits).unwrap();
+    let mut log = Log::open(&folder.0, limits, Arc::default()).unwrap();
     (0..5).for_each(|frame| drop(log.append(&message(frame), 1000 + frame)));
     assert!(!log.drop_old(1050));
     assert!(log.drop_old(1105));
@@ -265,7 +265,7 @@ fn full_disk_drops_the_oldest_messages_and_says_so() {
         eprintln!("skipped: this user may not mount a file system");
         return;
     };
-    let mut log = Log::open(&disk.0.join("spool"), Limits { max_bytes: 512 << 10, max_age: None }).unwrap();
+    let mut log = Log::open(&disk.0.join("spool"), Limits { max_bytes: 512 << 10, max_age: None }, Arc::default()).unwrap();
     let mut reasons = std::collections::BTreeSet::new();
     for frame in 0..1000 {
         match log.append(&large(frame), 1) {
@@ -359,7 +359,7 @@ fn lost_permission_drops_messages_until_it_is_back() {
     // A spool that may not be written is an error at the start, and stays as it is.
     let segments = folder.segments();
     set_mode(&folder.0.join("cursor"), 0o400);
-    let error = Log::open(&folder.0, Limits::default()).unwrap_err();
+    let error = Log::open(&folder.0, Limits::default(), Arc::default()).unwrap_err();
     assert_eq!((error.kind(), folder.segments()), (io::ErrorKind::PermissionDenied, segments));
     set_mode(&folder.0.join("cursor"), 0o600);
     set_mode(&folder.0, 0o700);
@@ -379,7 +379,7 @@ fn read_only_disk_is_an_error_at_the_start() {
         return;
     };
     let folder = disk.0.join("spool");
-    let open = || Log::open(&folder, Limits::default());
+    let open = || Log::open(&folder, Limits::default(), Arc::default());
     let mut log = open().unwrap();
     store(&mut log, 0..3);
     drop(log);
@@ -394,7 +394,7 @@ fn read_only_disk_is_an_error_at_the_start() {
 fn clock_that_is_set_back_keeps_messages() {
     let folder = Folder::new("clock");
     let limits = Limits { max_age: Some(Duration::from_millis(100)), ..Limits::default() };
-    let mut log = Log::open(&folder.0, limits).unwrap();
+    let mut log = Log::open(&folder.0, limits, Arc::default()).unwrap();
     (0..3).for_each(|frame| drop(log.append(&message(frame), 10_000)));
     // The clock was set back: messages seem to be from the future, and are kept.
     assert!(!log.drop_old(5000));
@@ -547,6 +547,28 @@ fn rejected_message_becomes_a_gap() {
     assert_eq!((&gap["from"], &gap["to"], &gap["reason"]), (&1.into(), &1.into(), &"rejected by the destination".into()));
     rig.expect(2..3);
     assert_eq!((rig.events.recv_timeout(LIMIT).unwrap(), rig.spool.status().rejected), ("lost 1".to_owned(), 1));
+}
+
+#[test]
+fn losses_are_counted_on_after_the_spool_was_closed() {
+    let reject = |rig: &mut Rig, n_rejected| {
+        (0..3).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+        assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "lost 1");
+        // Too large for any spool, so it is dropped at once.
+        rig.writer.publish(&Message { payload: vec![0; 33 << 20], ..message(3) }).unwrap();
+        let status = rig.spool.status();
+        assert_eq!((status.rejected, status.dropped), (n_rejected, n_rejected));
+    };
+    let mut rig = Rig::new(Folder::new("losses"), Mode::Reject);
+    reject(&mut rig, 1);
+    assert!(rig.spool.drain(LIMIT, || false));
+    let Rig { folder, spool, writer, .. } = rig;
+    drop((spool, writer));
+    let mut rig = Rig::new(folder, Mode::Reject);
+    assert_eq!((rig.spool.status().rejected, rig.spool.status().dropped), (1, 1));
+    reject(&mut rig, 2);
+    let other = Rig::new(Folder::new("losses-other"), Mode::Accept);
+    assert_eq!((other.spool.status().rejected, other.spool.status().dropped), (0, 0), "each folder has its own numbers");
 }
 
 #[test]
