@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
@@ -68,6 +68,9 @@ pub(super) struct Settings {
     /// File with users and passwords of inputs by host, as for `roiflow run`
     #[arg(long, value_name = "FILE")]
     input_credentials: Option<PathBuf>,
+    /// The content of the file `config`, once it was read.
+    #[arg(skip)]
+    file: OnceLock<Config>,
 }
 
 /// What the holder of a token may do.
@@ -202,15 +205,22 @@ impl Settings {
 
     /// Starts to send spans and logs, if the settings or the environment name a collector.
     pub(super) fn telemetry(&self, terminal: &Terminal) -> anyhow::Result<Option<Telemetry>> {
-        let config = self.config.as_deref().map(Config::read).transpose();
-        let config = config.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
-        Telemetry::new(&config.telemetry, terminal)
+        Telemetry::new(&self.file()?.telemetry, terminal)
+    }
+
+    /// Returns the settings of the configuration file, or the defaults. The file is read once, so all parts of the server have the same settings.
+    fn file(&self) -> anyhow::Result<&Config> {
+        if let Some(config) = self.file.get() {
+            return Ok(config);
+        }
+        let read = self.config.as_deref().map(Config::read).transpose();
+        let config = read.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
+        Ok(self.file.get_or_init(|| config))
     }
 
     /// Returns the settings of the configuration file. Command-line options replace them.
     pub(super) fn config(&self) -> anyhow::Result<Config> {
-        let read = self.config.as_deref().map(Config::read).transpose();
-        let mut config = read.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
+        let mut config = self.file()?.clone();
         config.listen = self.listen.unwrap_or(config.listen);
         let of_options = [
             (&self.state, &mut config.state),
@@ -245,4 +255,33 @@ pub(super) fn default_state() -> anyhow::Result<PathBuf> {
     path("STATE_DIRECTORY")
         .or_else(of_user)
         .ok_or_else(|| anyhow!(pipeline::Error::usage("expected a folder for the state, got none: add --state FOLDER, or set HOME")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    #[test]
+    fn file_with_the_settings_is_read_once() {
+        let folder = std::env::temp_dir().join(format!("roiflow-settings-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("server.toml");
+        std::fs::write(&path, "listen = \"127.0.0.1:81\"\n[telemetry]\ntraces = false\n").unwrap();
+        let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+        let Command { settings } = Command::parse_from(["roiflow", "--config", &text(&path), "--state", &text(&folder)]);
+        assert!(settings.telemetry(&Terminal::new()).unwrap().is_none());
+        // A user changes the file while the server starts.
+        std::fs::write(&path, "listen = \"127.0.0.1:82\"\n").unwrap();
+        let config = settings.config().unwrap();
+        assert_eq!((config.listen.port(), config.telemetry.traces), (81, false));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -44,6 +44,9 @@ struct Collector {
     is_stopped: Arc<AtomicBool>,
 }
 
+/// The path of requests that a collector refuses.
+type Refused = Option<&'static str>;
+
 fn text(value: Option<&AnyValue>) -> String {
     match value.and_then(|value| value.value.as_ref()) {
         Some(any_value::Value::StringValue(text)) => text.clone(),
@@ -60,6 +63,10 @@ fn attributes(of: &[KeyValue]) -> BTreeMap<String, String> {
 impl Collector {
     /// Starts a collector. `port` 0: any free port.
     fn start(port: u16) -> Self {
+        Self::start_refusing(port, None)
+    }
+
+    fn start_refusing(port: u16, refused: Refused) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let collector = Self { port, received: Arc::default(), is_stopped: Arc::default() };
@@ -70,7 +77,7 @@ impl Collector {
                     return;
                 }
                 let (received, is_stopped) = (received.clone(), is_stopped.clone());
-                std::thread::spawn(move || answer(stream.unwrap(), &received, &is_stopped));
+                std::thread::spawn(move || answer(stream.unwrap(), &received, &is_stopped, refused));
             }
         });
         collector
@@ -101,7 +108,7 @@ impl Collector {
     }
 }
 
-fn answer(stream: TcpStream, received: &Mutex<Received>, is_stopped: &AtomicBool) {
+fn answer(stream: TcpStream, received: &Mutex<Received>, is_stopped: &AtomicBool, refused: Refused) {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut head, mut line) = (String::new(), String::new());
@@ -117,7 +124,9 @@ fn answer(stream: TcpStream, received: &Mutex<Received>, is_stopped: &AtomicBool
         }
         let mut received = received.lock().unwrap();
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        let status = if refused == Some(&*path) { "404 Not Found" } else { "200 OK" };
         match &*path {
+            path if refused == Some(path) => {}
             "/v1/traces" => {
                 for resource in ExportTraceServiceRequest::decode(&body[..]).unwrap().resource_spans {
                     received.resource = attributes(&resource.resource.unwrap().attributes);
@@ -142,7 +151,7 @@ fn answer(stream: TcpStream, received: &Mutex<Received>, is_stopped: &AtomicBool
         received.heads += &head;
         received.bytes.extend(body);
         drop(received);
-        let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n";
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n");
         if reader.get_mut().write_all(answer.as_bytes()).is_err() {
             return;
         }
@@ -227,11 +236,54 @@ fn spans_and_logs_survive_an_outage_of_the_collector_without_credentials() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(server.json("DELETE", "/api/streams/door", None).0, 200);
+    again.span("DELETE /api/streams/{name}", |_| true);
     let (code, said) = server.end();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("send telemetry failed: expected an answer of the collector") && said.contains("is back"), "{said}");
-    // The remaining items are sent at the end.
-    again.span("DELETE /api/streams/{name}", |_| true);
+    assert!(said.contains("send spans failed: expected that the collector") && said.contains("accepts spans again"), "{said}");
+}
+
+#[test]
+fn collector_that_refuses_only_logs_is_reported_once() {
+    let folder = Folder::new("serve-telemetry-refused");
+    let collector = Collector::start_refusing(0, Some("/v1/logs"));
+    let endpoint = format!("http://user:hidden88y@127.0.0.1:{}", collector.port);
+    let server = Served::start_with(&folder, &[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
+    // Three times in turn, the collector accepts spans and refuses logs.
+    for round in 0..3 {
+        let (n_spans, n_logs) = (items(&server, "span", "sent"), items(&server, "log", "lost"));
+        let name = format!("door{round}");
+        assert_eq!(server.json("POST", "/api/streams", Some(stream(&name, "test:"))).0, 201);
+        server.wait_until(&name, |_| items(&server, "span", "sent") > n_spans && items(&server, "log", "lost") > n_logs);
+    }
+    assert_eq!((items(&server, "span", "lost"), items(&server, "log", "sent")), (0, 0));
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    let expected =
+        format!("send logs failed: expected that the collector http://***@127.0.0.1:{} accepts logs, got the status 404", collector.port);
+    assert_eq!((said.matches(&expected).count(), said.matches("failed: expected that the collector").count()), (1, 1), "{said}");
+    assert!(!said.contains("accepts logs again"), "{said}");
+}
+
+#[test]
+fn signal_without_an_address_is_not_sent() {
+    for (variable, path, has_spans) in
+        [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces", true), ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "/v1/logs", false)]
+    {
+        let folder = Folder::new(&format!("serve-telemetry-{has_spans}"));
+        let collector = Collector::start(0);
+        let endpoint = format!("http://127.0.0.1:{}{path}", collector.port);
+        let server = Served::start_with(&folder, &[], &[(variable, &endpoint)]);
+        // A request makes a span, and its event makes a log.
+        assert_eq!(server.json("POST", "/api/streams", Some(stream("door", "test:"))).0, 201);
+        let (sent, other) = if has_spans { ("span", "log") } else { ("log", "span") };
+        server.wait_until("door", |view| view["frames"].as_u64().unwrap() > 0 && items(&server, sent, "sent") > 0);
+        assert_eq!(items(&server, other, "sent") + items(&server, other, "lost"), 0, "{variable}");
+        let (code, said) = server.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("failed: expected that the collector"), "{said}");
+        let received = collector.received.lock().unwrap();
+        assert_eq!((received.spans.is_empty(), received.logs.is_empty()), (!has_spans, has_spans), "{variable}");
+    }
 }
 
 #[test]

@@ -164,8 +164,8 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Redacts every word of the text that is an address.
-fn redact_words(text: &str) -> String {
+/// Hides the credentials of every address in a text. Use [`redact`] for a text that is an address, because a password may contain a space.
+pub fn redact_words(text: &str) -> String {
     let is_between = |c: char| c.is_whitespace() || "`\"'<>()".contains(c);
     text.split_inclusive(is_between)
         .map(|word| {

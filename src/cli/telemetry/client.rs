@@ -63,7 +63,7 @@ impl HttpClient for Client {
         let answer = self.send(request);
         let reason = match &answer {
             Ok(answer) if answer.status().is_success() => String::new(),
-            Ok(answer) => format!("it answered with the status {}", answer.status()),
+            Ok(answer) => format!("the status {}", answer.status()),
             Err(error) => error.to_string(),
         };
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;

@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::client::Client;
-use super::queue::{Exporters, Queue};
+use super::queue::{Collector, Exporters, Queue};
 use crate::cli::terminal::Terminal;
 use crate::pipeline;
 use crate::redaction::{self, Secrets, percent_decoded};
@@ -45,16 +45,17 @@ impl Telemetry {
     /// # Errors
     /// Returns an error if the settings or the environment variables are wrong.
     pub(in crate::cli) fn new(settings: &config::Telemetry, terminal: &Terminal) -> anyhow::Result<Option<Self>> {
-        let of_environment = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"];
-        let addresses: Vec<String> = match &settings.endpoint {
-            Some(endpoint) => vec![endpoint.clone()],
-            None => of_environment.into_iter().filter_map(variable).collect(),
-        };
-        if addresses.is_empty() || variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        // Without a variable, the exporters would send to this machine. So a signal without a variable is not sent.
+        let general = || variable("OTEL_EXPORTER_OTLP_ENDPOINT");
+        let address = |name: &str| settings.endpoint.clone().or_else(|| variable(name)).or_else(general);
+        let of_traces = address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+        let of_logs = address("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT");
+        let is_any = of_traces.is_some() || of_logs.is_some();
+        if !is_any || variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
         let usage = |error: String| anyhow!(pipeline::Error::usage(error));
-        for address in &addresses {
+        for address in of_traces.iter().chain(&of_logs) {
             terminal.hide(Secrets::of(address));
             if !["http://", "https://"].iter().any(|scheme| address.starts_with(scheme)) {
                 let shown = redaction::redact(address);
@@ -73,29 +74,32 @@ impl Telemetry {
             terminal.hide(secrets_of_headers(&variable(name).unwrap_or_default()));
         }
         let is_wanted = |name: &str| variable(name).is_none_or(|value| value != "none");
-        let has_traces = settings.traces && is_wanted("OTEL_TRACES_EXPORTER");
-        let level = if is_wanted("OTEL_LOGS_EXPORTER") { level(settings.logs) } else { LevelFilter::OFF };
+        let of_traces = of_traces.filter(|_| settings.traces && is_wanted("OTEL_TRACES_EXPORTER"));
+        let level = level(settings.logs);
+        let of_logs = of_logs.filter(|_| level != LevelFilter::OFF && is_wanted("OTEL_LOGS_EXPORTER"));
 
-        let client = Client::new(addresses.iter().any(|address| address.starts_with("https://")))?;
+        let client = |address: &str| Client::new(address.starts_with("https://"));
         let retries = RetryPolicy::default().with_max_retries(MAX_RETRIES).with_initial_delay(RETRY_DELAY);
         let endpoint = |signal: &str| settings.endpoint.as_ref().map(|base| format!("{}/v1/{signal}", base.trim_end_matches('/')));
         let wrong = |error: &dyn std::fmt::Display| usage(format!("telemetry: {error}"));
         let resource = resource();
         let mut spans = None;
-        if has_traces {
+        if let Some(address) = &of_traces {
+            let client = client(address)?;
             let mut builder = SpanExporter::builder().with_http().with_http_client(client.clone()).with_retry_policy(retries.clone());
             builder = endpoint("traces").into_iter().fold(builder, |builder, endpoint| builder.with_endpoint(endpoint));
             let mut exporter = builder.build().map_err(|error| wrong(&error))?;
             exporter.set_resource(&resource);
-            spans = Some(exporter);
+            spans = Some((exporter, Collector::new("spans", address, client)));
         }
         let mut logs = None;
-        if level != LevelFilter::OFF {
+        if let Some(address) = &of_logs {
+            let client = client(address)?;
             let mut builder = LogExporter::builder().with_http().with_http_client(client.clone()).with_retry_policy(retries);
             builder = endpoint("logs").into_iter().fold(builder, |builder, endpoint| builder.with_endpoint(endpoint));
             let mut exporter = builder.build().map_err(|error| wrong(&error))?;
             exporter.set_resource(&resource);
-            logs = Some(exporter);
+            logs = Some((exporter, Collector::new("logs", address, client)));
         }
         let queue = Queue::new(terminal);
         let tracers = spans
@@ -103,8 +107,7 @@ impl Telemetry {
             .then(|| SdkTracerProvider::builder().with_span_processor(queue.clone()).with_resource(resource.clone()).build());
         let loggers =
             logs.is_some().then(|| SdkLoggerProvider::builder().with_log_processor(queue.clone()).with_resource(resource).build());
-        let shown = redaction::redact(&addresses[0]).into_owned();
-        queue.start(Exporters { spans, logs, client, shown })?;
+        queue.start(Exporters { spans, logs })?;
         Ok(Some(Self { queue, tracers, loggers, level }))
     }
 
@@ -252,4 +255,56 @@ fn secrets_of_headers(headers: &str) -> Secrets {
         secrets.add(value.strip_prefix("Bearer ").or(value.strip_prefix("Basic ")).unwrap_or(&value));
     }
     secrets
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::atomic::Ordering;
+
+    use opentelemetry::trace::{Span as _, Status, Tracer as _};
+
+    use super::*;
+
+    /// Accepts one connection, answers all its requests, and returns their bodies.
+    fn collect(listener: &TcpListener) -> Vec<u8> {
+        let mut reader = BufReader::new(listener.accept().unwrap().0);
+        let mut bodies = Vec::new();
+        loop {
+            let (mut length, mut line) = (None, String::new());
+            while reader.read_line(&mut line).is_ok_and(|n_bytes| n_bytes > 2) {
+                length = line.to_ascii_lowercase().strip_prefix("content-length:").map(|text| text.trim().parse().unwrap()).or(length);
+                line.clear();
+            }
+            let Some(length) = length else { return bodies };
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            bodies.extend(body);
+            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        }
+    }
+
+    #[test]
+    fn end_sends_the_waiting_spans_without_credentials() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = Some(format!("http://{}", listener.local_addr().unwrap()));
+        let collector = std::thread::spawn(move || collect(&listener));
+        let terminal = Terminal::new();
+        terminal.hide(Secrets::of("rtsp://admin:secret77x@camera/live"));
+        let settings = config::Telemetry { endpoint, traces: true, logs: LogLevel::Off };
+        let telemetry = Telemetry::new(&settings, &terminal).unwrap().unwrap();
+        let tracer = telemetry.tracers.as_ref().unwrap().tracer("test");
+        let mut span = tracer.start("GET /door/secret77x");
+        span.set_attribute(KeyValue::new("model", "grpc://user:other88y@server/model"));
+        span.set_status(Status::error("no answer to secret77x"));
+        span.end();
+        telemetry.queue.end(Duration::from_secs(60));
+        let counts = telemetry.counts();
+        assert_eq!((counts.spans_sent.load(Ordering::Relaxed), counts.spans_lost.load(Ordering::Relaxed)), (1, 0));
+        // The thread that sends has ended, so the connection is closed.
+        let text = String::from_utf8_lossy(&collector.join().unwrap()).into_owned();
+        assert!(text.contains("GET /door/***") && text.contains("no answer to ***") && text.contains("server/model"), "{text}");
+        assert!(!text.contains("secret77x") && !text.contains("other88y"), "{text}");
+    }
 }

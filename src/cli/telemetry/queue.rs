@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use opentelemetry::trace::Status;
-use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
+use opentelemetry::{Context, InstrumentationScope, Value};
 use opentelemetry_otlp::{LogExporter, SpanExporter};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::logs::{LogBatch, LogExporter as _, LogProcessor, SdkLogRecord};
@@ -52,13 +52,46 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// What sends spans and logs to the collector.
+/// What sends spans and logs to their collectors; `None`: this kind is not sent.
 pub(super) struct Exporters {
-    pub(super) spans: Option<SpanExporter>,
-    pub(super) logs: Option<LogExporter>,
-    pub(super) client: Client,
+    pub(super) spans: Option<(SpanExporter, Collector)>,
+    pub(super) logs: Option<(LogExporter, Collector)>,
+}
+
+/// The collector of spans, or that of logs. A collector may accept one kind and refuse the other.
+pub(super) struct Collector {
+    /// What the collector gets: `spans` or `logs`.
+    items: &'static str,
     /// Address of the collector, without credentials.
-    pub(super) shown: String,
+    shown: String,
+    client: Client,
+    /// Whether the last request failed.
+    is_away: bool,
+}
+
+impl Collector {
+    /// `items`: what the collector gets, `spans` or `logs`. `address`: address of the collector. `client`: sends nothing else.
+    pub(super) fn new(items: &'static str, address: &str, client: Client) -> Self {
+        Self { items, shown: redaction::redact(address).into_owned(), client, is_away: false }
+    }
+
+    /// Writes a message when the collector goes away or comes back. Returns whether the request was successful.
+    fn note(&mut self, sent: OTelSdkResult, terminal: &Terminal) -> bool {
+        let Self { items, shown, client, is_away } = self;
+        match (&sent, std::mem::replace(is_away, sent.is_err())) {
+            (Err(error), false) => {
+                let reason = client.reason();
+                let reason = if reason.is_empty() { error.to_string() } else { reason };
+                terminal.warn(format_args!(
+                    "send {items} failed: expected that the collector {shown} accepts {items}, got {reason}. Streams run on; {items} are lost until the \
+                     collector accepts them"
+                ));
+            }
+            (Ok(()), true) => terminal.print(format_args!("the collector {shown} accepts {items} again")),
+            _ => {}
+        }
+        sent.is_ok()
+    }
 }
 
 impl Queue {
@@ -68,9 +101,9 @@ impl Queue {
     }
 
     /// Starts the thread that sends.
-    pub(super) fn start(&self, exporters: Exporters) -> std::io::Result<()> {
+    pub(super) fn start(&self, mut exporters: Exporters) -> std::io::Result<()> {
         let queue = self.clone();
-        std::thread::Builder::new().name("roiflow-otlp".to_owned()).spawn(move || queue.send(&exporters)).map(drop)
+        std::thread::Builder::new().name("roiflow-otlp".to_owned()).spawn(move || queue.send(&mut exporters)).map(drop)
     }
 
     /// Numbers of sent and lost items.
@@ -88,12 +121,7 @@ impl Queue {
 
     /// Returns a text without the credentials that are known, and without those of addresses in it.
     pub(super) fn scrub(&self, text: &str) -> String {
-        let text = self.0.terminal.scrub(text);
-        if !text.contains("://") {
-            return text;
-        }
-        let words = text.split_inclusive(|c: char| c.is_whitespace() || "`'\"()<>,".contains(c));
-        words.map(|word| if word.contains("://") { redaction::redact(word) } else { word.into() }).collect()
+        redaction::redact_words(&self.0.terminal.scrub(text))
     }
 
     fn add<T>(&self, item: T, list: impl Fn(&mut State) -> &mut Vec<T>, lost: impl Fn(&Counts) -> &AtomicU64) {
@@ -109,8 +137,7 @@ impl Queue {
         }
     }
 
-    fn send(&self, exporters: &Exporters) {
-        let mut is_away = false;
+    fn send(&self, exporters: &mut Exporters) {
         loop {
             let due = Instant::now() + INTERVAL;
             let mut state = self.lock();
@@ -133,46 +160,35 @@ impl Queue {
                 return;
             }
             drop(state);
-            let counts = &self.0.counts;
-            if let (Some(exporter), false) = (&exporters.spans, spans.is_empty()) {
+            let (counts, terminal) = (&self.0.counts, &self.0.terminal);
+            if let (Some((exporter, collector)), false) = (&mut exporters.spans, spans.is_empty()) {
                 let n_spans = spans.len() as u64;
-                let is_sent = self.note(block_on(exporter.export(spans)), exporters, &mut is_away);
+                let spans = spans.into_iter().map(|span| self.scrubbed(span)).collect();
+                let is_sent = collector.note(block_on(exporter.export(spans)), terminal);
                 let counter = if is_sent { &counts.spans_sent } else { &counts.spans_lost };
                 counter.fetch_add(n_spans, Ordering::Relaxed);
             }
-            if let (Some(exporter), false) = (&exporters.logs, logs.is_empty()) {
+            if let (Some((exporter, collector)), false) = (&mut exporters.logs, logs.is_empty()) {
                 let batch: Vec<_> = logs.iter().map(|(record, scope)| (record, scope)).collect();
-                let is_sent = self.note(block_on(exporter.export(LogBatch::new(&batch))), exporters, &mut is_away);
+                let is_sent = collector.note(block_on(exporter.export(LogBatch::new(&batch))), terminal);
                 let counter = if is_sent { &counts.logs_sent } else { &counts.logs_lost };
                 counter.fetch_add(logs.len() as u64, Ordering::Relaxed);
             }
         }
     }
 
-    /// Writes a message when the collector goes away or comes back. Returns whether the request was successful.
-    fn note(&self, sent: OTelSdkResult, exporters: &Exporters, is_away: &mut bool) -> bool {
-        let shown = &exporters.shown;
-        match (&sent, std::mem::replace(is_away, sent.is_err())) {
-            (Err(error), false) => {
-                let reason = exporters.client.reason();
-                let reason = if reason.is_empty() { error.to_string() } else { reason };
-                self.0.terminal.warn(format_args!(
-                    "send telemetry failed: expected an answer of the collector {shown}, got none: {reason}. Streams run on; spans and logs are lost until \
-                     the collector is back"
-                ));
-            }
-            (Ok(()), true) => self.0.terminal.print(format_args!("the collector {shown} is back")),
-            _ => {}
-        }
-        sent.is_ok()
-    }
-
-    fn scrub_all(&self, attributes: &mut [KeyValue]) {
-        for attribute in attributes {
+    /// Returns a span without credentials.
+    fn scrubbed(&self, mut span: SpanData) -> SpanData {
+        span.name = self.scrub(&span.name).into();
+        for attribute in &mut span.attributes {
             if let Value::String(text) = &attribute.value {
                 attribute.value = self.scrub(text.as_str()).into();
             }
         }
+        if let Status::Error { description } = &span.status {
+            span.status = Status::error(self.scrub(description));
+        }
+        span
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -180,15 +196,11 @@ impl Queue {
     }
 }
 
+/// Texts of spans are scrubbed by the thread that sends them, so that the thread of a request does not wait for it.
 impl SpanProcessor for Queue {
     fn on_start(&self, _: &mut Span, _: &Context) {}
 
-    fn on_end(&self, mut span: SpanData) {
-        span.name = self.scrub(&span.name).into();
-        self.scrub_all(&mut span.attributes);
-        if let Status::Error { description } = &span.status {
-            span.status = Status::error(self.scrub(description));
-        }
+    fn on_end(&self, span: SpanData) {
         self.add(span, |state| &mut state.spans, |counts| &counts.spans_lost);
     }
 
@@ -228,6 +240,8 @@ mod tests {
         assert_eq!(queue.scrub("the camera refused `secret77x`"), "the camera refused `***`");
         let text = queue.scrub("cannot load `grpc://user:other88y@server:8001/model`, see grpc://server/x");
         assert!(!text.contains("other88y") && text.contains("server:8001/model`, see grpc://server/x"), "{text}");
+        let text = queue.scrub("cannot load grpc://user:ot,her88y@server:8001/model, see grpc://server/x");
+        assert!(!text.contains("her88y") && text.contains("server:8001/model, see grpc://server/x"), "{text}");
         assert_eq!(queue.scrub("person: 7 at GET /api/streams/{name}"), "person: 7 at GET /api/streams/{name}");
     }
 
