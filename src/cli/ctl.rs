@@ -213,7 +213,6 @@ fn nodes(out: &mut impl Write, nodes: &[Value]) -> anyhow::Result<()> {
 /// Prints one line per stream, in columns. The node is a column if the server has nodes.
 fn table(out: &mut impl Write, streams: &[Value]) -> anyhow::Result<()> {
     let rows = streams.iter().map(|view| {
-        let n_dropped: u64 = view["dropped"].as_array().into_iter().flatten().filter_map(|dropped| dropped["frames"].as_u64()).sum();
         let objects = view["objects"].as_object().into_iter().flatten().map(|(label, count)| format!("{count} {label}"));
         let objects = objects.collect::<Vec<_>>().join(", ");
         let last = if view["error"].is_null() { objects } else { text(&view["error"]) };
@@ -223,21 +222,42 @@ fn table(out: &mut impl Write, streams: &[Value]) -> anyhow::Result<()> {
             text(&view["state"]),
             format!("{fps:.1}"),
             view["frames"].to_string(),
-            n_dropped.to_string(),
+            view["missed"].to_string(),
             text(&view["input"]),
             view["node"].as_str().unwrap_or("-").to_owned(),
             last,
         ]
     });
-    let heads = ["NAME", "STATE", "FPS", "FRAMES", "DROPPED", "INPUT", "NODE", "OBJECTS OR ERROR"].map(str::to_owned);
+    let heads = ["NAME", "STATE", "FPS", "FRAMES", "MISSED", "INPUT", "NODE", "OBJECTS OR ERROR"].map(str::to_owned);
     let rows: Vec<[String; 8]> = [heads].into_iter().chain(rows).collect();
     if streams.iter().any(|view| view["node"].is_string()) {
         return terminal::columns(out, &rows);
     }
-    let without_node = |[name, state, fps, frames, dropped, input, _, last]: [String; 8]| [name, state, fps, frames, dropped, input, last];
+    let without_node = |[name, state, fps, frames, missed, input, _, last]: [String; 8]| [name, state, fps, frames, missed, input, last];
     terminal::columns(out, &rows.into_iter().map(without_node).collect::<Vec<_>>())
 }
 
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_shows_the_missed_frames_of_the_server() {
+        let skipped = json!([{"element": "detect", "reason": "inference-interval", "frames": 50}]);
+        let stream = json!({"name": "door", "state": "running", "fps": 25.0, "frames": 100, "dropped": [], "skipped": skipped, "missed": 7,
+                            "input": "test:", "objects": {"person": 2}, "error": null});
+        let mut out = Vec::new();
+        table(&mut out, &[stream]).unwrap();
+        let lines: Vec<Vec<String>> = String::from_utf8(out)
+            .unwrap()
+            .lines()
+            .map(|line| line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        assert_eq!(lines[0], ["NAME", "STATE", "FPS", "FRAMES", "MISSED", "INPUT", "OBJECTS OR ERROR"]);
+        assert_eq!(lines[1], ["door", "running", "25.0", "100", "7", "test:", "2 person"]);
+    }
 }

@@ -17,6 +17,7 @@ use ratatui::termion::raw::IntoRawMode;
 use ratatui::termion::screen::IntoAlternateScreen;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use roiflow_server::stream::is_chosen;
 use serde_json::Value;
 use signal_hook::consts::signal::{SIGHUP, SIGTERM};
 
@@ -34,7 +35,7 @@ pub(super) struct Args {
     /// Print the table once, and exit
     #[arg(long)]
     once: bool,
-    /// Order of the streams; the keys n, s, f, l, d and r change it
+    /// Order of the streams; the keys n, s, f, l, m and r change it
     #[arg(long, value_enum, default_value_t = Order::Name, value_name = "COLUMN")]
     sort: Order,
     /// Seconds between two requests to the server
@@ -84,8 +85,6 @@ impl Order {
     }
 }
 
-/// Reasons of skipped frames that the user has chosen.
-const CHOSEN: [&str; 2] = ["inference-interval", "motion-threshold"];
 const HEADS: [&str; 8] = ["NAME", "STATE", "FPS", "LATENCY", "FRAMES", "MISSED", "RESTARTS", "DETAILS"];
 
 /// A stream as the table shows it.
@@ -96,7 +95,7 @@ struct Stream {
     fps: f64,
     latency_ms: Option<f64>,
     frames: u64,
-    /// Number of frames without inference because it was too slow: dropped frames, and frames that were skipped against the user's wish.
+    /// Number of frames without inference because it was too slow.
     missed: u64,
     restarts: u64,
     /// The error, or the reasons of missed frames.
@@ -107,10 +106,9 @@ impl Stream {
     fn of(view: &Value) -> Self {
         let text = |key: &str| OneLine(view[key].as_str().unwrap_or_default()).to_string();
         let all = |key: &str| view[key].as_array().map_or(&[][..], Vec::as_slice).iter();
-        let skipped = all("skipped").filter(|frames| !CHOSEN.contains(&frames["reason"].as_str().unwrap_or_default()));
+        let skipped = all("skipped").filter(|frames| !is_chosen(frames["reason"].as_str().unwrap_or_default()));
         let n_frames = |frames: &Value| frames["frames"].as_u64().unwrap_or(0);
-        let missed: Vec<&Value> = all("dropped").chain(skipped).filter(|frames| n_frames(frames) > 0).collect();
-        let reasons = missed.iter().map(|frames| {
+        let reasons = all("dropped").chain(skipped).filter(|frames| n_frames(frames) > 0).map(|frames| {
             let text = |key: &str| OneLine(frames[key].as_str().unwrap_or_default()).to_string();
             format!("{} by {} ({})", n_frames(frames), text("element"), text("reason"))
         });
@@ -121,7 +119,7 @@ impl Stream {
             fps: view["fps"].as_f64().unwrap_or(0.0),
             latency_ms: view["latency_ms"].as_f64(),
             frames: view["frames"].as_u64().unwrap_or(0),
-            missed: missed.iter().map(|frames| n_frames(frames)).sum(),
+            missed: view["missed"].as_u64().unwrap_or(0),
             restarts: view["restarts"].as_u64().unwrap_or(0),
             details: if view["error"].is_null() { reasons } else { text("error") },
         }
@@ -301,14 +299,14 @@ mod tests {
     use super::*;
 
     fn view() -> View {
-        let stream = |name: &str, state: &str, fps: f64, dropped: u64| {
-            let dropped = json!([{"element": "detect", "reason": "queue-policy", "frames": dropped}]);
+        let stream = |name: &str, state: &str, fps: f64, n_dropped: u64| {
+            let dropped = json!([{"element": "detect", "reason": "queue-policy", "frames": n_dropped}]);
             let skipped = json!([{"element": "age", "reason": "max-latency", "frames": 3}, {"element": "age", "reason": "inference-interval", "frames": 50}]);
             Stream::of(
-                &json!({"name": name, "state": state, "fps": fps, "latency_ms": 12.34, "frames": 100, "dropped": dropped, "skipped": skipped, "restarts": 1, "error": null}),
+                &json!({"name": name, "state": state, "fps": fps, "latency_ms": 12.34, "frames": 100, "dropped": dropped, "skipped": skipped, "missed": n_dropped + 3, "restarts": 1, "error": null}),
             )
         };
-        let failed = json!({"name": "gate", "state": "failed", "fps": 0.0, "latency_ms": null, "frames": 0, "dropped": [], "restarts": 3, "error": "no\nsuch camera"});
+        let failed = json!({"name": "gate", "state": "failed", "fps": 0.0, "latency_ms": null, "frames": 0, "dropped": [], "missed": 0, "restarts": 3, "error": "no\nsuch camera"});
         let streams = vec![stream("yard", "running", 25.0, 7), Stream::of(&failed), stream("door", "running", 12.5, 0)];
         View { server: "http://host".to_owned(), streams, order: Order::Name, error: None, first: 0 }
     }

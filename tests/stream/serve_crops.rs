@@ -113,6 +113,11 @@ fn page_shows_crops_and_events_at_lines_with_their_crops() {
     browser.wait_until("return /rectangle \\d+, \\d+ %/.test(document.querySelector('#crops li').innerText)");
     browser.wait_until("return /line crossed: gate, (in|out)/.test(document.querySelector('#place-events')?.innerText ?? '')");
     browser.wait_until(&is_red("#place-events img"));
+    // A picture that the server no longer has is not shown as broken.
+    let shown = "const image = document.querySelector('#crops img');
+        const after = (event) => { image.dispatchEvent(new Event(event)); return getComputedStyle(image).visibility; };
+        return [after('error'), after('load')].join()";
+    assert_eq!(browser.run(shown), json!("hidden,visible"));
     let nameless = "return [...document.querySelectorAll('#crops img, #place-events img')].filter((image) => !image.alt).length";
     assert_eq!(browser.run(nameless), json!(0));
     let errors: Vec<Value> = serde_json::from_str::<Vec<Value>>(&browser.messages()).unwrap_or_default();

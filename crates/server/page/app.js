@@ -58,20 +58,13 @@ export function objectsText(objects) {
   return all.length ? all.map(([label, count]) => `${count} ${label}`).join(", ") : "no objects";
 }
 
-/** The number of frames without inference because it was too slow. Frames that a setting of the user skips are not counted. */
-function framesMissed({ dropped, skipped }) {
-  const chosen = ["inference-interval", "motion-threshold"];
-  return [...dropped, ...skipped.filter(({ reason }) => !chosen.includes(reason))].reduce((sum, { frames }) => sum + frames, 0);
-}
-
 function Tile({ stream }) {
-  const nMissed = framesMissed(stream);
   return html`<li class="tile" data-stream=${stream.name}>
     <a href=${`#/streams/${encodeURIComponent(stream.name)}`}>
       <${Picture} name=${stream.name} isRunning=${stream.state === "running"} />
       <div class="text">
         <div class="row"><span class="name">${stream.name}</span><span class=${`state ${stream.state}`}>${stream.state}</span></div>
-        <div class="facts">${stream.fps.toFixed(1)} fps, ${nMissed} missed${stream.latency_ms === null ? "" : `, ${stream.latency_ms.toFixed(1)} ms`}</div>
+        <div class="facts">${stream.fps.toFixed(1)} fps, ${stream.missed} missed${stream.latency_ms === null ? "" : `, ${stream.latency_ms.toFixed(1)} ms`}</div>
         <div class="facts">${objectsText(stream.objects)}${stream.node ? `, on ${stream.node}` : ""}</div>
         ${stream.error && html`<div class="error">${stream.error}</div>`}
       </div>

@@ -13,6 +13,10 @@ const INTERVAL = 1000;
 const MAX_CROPS = 24;
 const MAX_EVENTS = 30;
 
+/** Hides a picture that the server no longer has, until another one is loaded in its place. */
+const hide = ({ target }) => { target.hidden = true; };
+const show = ({ target }) => { target.hidden = false; };
+
 const title = ({ label, track }) => (track === null ? label : `${label} ${track}`);
 
 /** The latest crops, and a function that returns the crop of a track. Nothing is cut while the page is hidden. */
@@ -28,7 +32,7 @@ export function Crops({ crops, error }) {
     ${error && html`<p class="error" role="alert">${error.message}</p>`}
     ${!error && crops.length === 0 && html`<p class="facts">No object was found since this page was opened.</p>`}
     <ul class="crops">${crops.map((crop) => html`<li key=${crop.track === null ? `crop ${crop.id}` : crop.track}>
-      <img src=${crop.picture} alt=${title(crop)} />
+      <img src=${crop.picture} alt=${title(crop)} onError=${hide} onLoad=${show} />
       <div class="facts">${title(crop)}, ${Math.round(crop.confidence * 100)} %, ${new Date(crop.time_ms).toLocaleTimeString()}</div>
     </li>`)}</ul></div>`;
 }
@@ -55,6 +59,6 @@ export function PlaceEvents({ events }) {
     <tbody>${events.map((event) => html`<tr key=${event.key}>
       <td>${event.time}</td><td>${event.label ?? ""} ${event.id}</td><td>${textOf(event)}</td>
       <td>${event.picture && html`<img class="event-crop" src=${event.picture} alt=${`${event.label ?? "object"} ${event.id}`}
-        onError=${(failure) => { failure.target.hidden = true; }} />`}</td>
+        onError=${hide} onLoad=${show} />`}</td>
     </tr>`)}</tbody></table></div>`;
 }

@@ -2,7 +2,8 @@
 //!
 //! Crops are cut only while clients ask for them. Each request for the list keeps the cutting on for [`ASKED_TIME`]. Afterwards the crops are
 //! dropped. While they are cut, the list has the newest crop of each object with a track ID, and the objects without a track ID of the newest
-//! frame that was cut. A crop that is no longer in the list can be fetched for [`REPLACED_TIME`], because clients fetch crops after the list.
+//! frame that was cut. A crop that is no longer in the list can be fetched for up to [`REPLACED_TIME`], while there is space, because clients
+//! fetch crops after the list.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +14,11 @@ use tokio::sync::watch;
 
 /// How long crops are cut after a request.
 pub const ASKED_TIME: Duration = Duration::from_secs(10);
-/// How long a crop can be fetched after it has left the list.
+/// How long a crop can be fetched after it has left the list, while there is space.
 pub const REPLACED_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of crops in the list.
 pub const MAX_CROPS: usize = 64;
-/// Maximum size of the crops that a stream keeps, in bytes.
+/// Maximum size of the crops that a stream keeps, in bytes: those of the list, and those that have left it.
 const MAX_BYTES: usize = 2 << 20;
 /// Maximum number of objects that are cut out of one frame: those with the highest confidence.
 pub const MAX_PER_FRAME: usize = 16;
@@ -115,15 +116,15 @@ impl Crops {
     pub(crate) fn add(&self, frame: u64, time: SystemTime, cuts: Vec<Cut>, now: Instant) {
         let mut state = self.lock();
         let stays = |crop: &Crop| crop.track.is_some() && !cuts.iter().any(|cut| cut.track == crop.track);
-        let (mut listed, left): (VecDeque<_>, VecDeque<_>) = state.listed.drain(..).partition(|crop| stays(crop));
-        state.replaced.extend(left.into_iter().map(|crop| (now, crop)));
+        let (mut listed, mut left): (VecDeque<_>, VecDeque<_>) = state.listed.drain(..).partition(|crop| stays(crop));
         for Cut { label, confidence, track, rect, jpeg } in cuts {
             state.n_crops += 1;
             let (id, jpeg) = (state.n_crops, jpeg.into());
             listed.push_back(Arc::new(Crop { id, frame, time, label, confidence, track, rect, jpeg }));
         }
         let n_surplus = listed.len().saturating_sub(MAX_CROPS);
-        listed.drain(..n_surplus);
+        left.extend(listed.drain(..n_surplus));
+        state.replaced.extend(left.into_iter().map(|crop| (now, crop)));
         state.listed = listed;
         state.shrink(now);
         drop(state);
@@ -187,11 +188,14 @@ mod tests {
         let crops = Crops::default();
         (0..100).for_each(|frame| add(&crops, frame, vec![cut(Some(frame as i64), 9)]));
         assert_eq!((kept(&crops).len(), kept(&crops)[0].0), (MAX_CROPS, 99));
-        assert!(crops.get(1).is_none(), "the number of tracks is bounded as well");
+        assert!(crops.get(1).is_some(), "a client that has just seen it in the list can fetch it");
+        crops.add(100, SystemTime::UNIX_EPOCH, Vec::new(), Instant::now() + REPLACED_TIME);
+        assert!(crops.get(1).is_none() && crops.get(100).is_some(), "only crops of the list are kept longer");
         (100..105).for_each(|frame| add(&crops, frame, vec![cut(Some(frame as i64), MAX_BYTES / 3)]));
         assert_eq!(kept(&crops).iter().map(|crop| crop.0).collect::<Vec<_>>(), [104, 103, 102]);
         add(&crops, 104, vec![cut(Some(104), MAX_BYTES / 3)]);
         assert_eq!(kept(&crops).len(), 3, "the replaced crop is dropped first");
+        assert!(crops.get(105).is_none(), "there is no space for it");
         add(&crops, 105, vec![cut(None, MAX_BYTES + 1)]);
         assert!(kept(&crops).is_empty());
     }

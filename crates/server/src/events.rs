@@ -28,6 +28,14 @@ pub struct Event {
     pub message: String,
 }
 
+impl Event {
+    /// Returns the message for the log. It names the kind, because many events have no message of their own.
+    fn log_text(&self) -> String {
+        let kind = self.kind.name();
+        if self.message.is_empty() { kind.to_owned() } else { format!("{kind}: {}", self.message) }
+    }
+}
+
 /// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -101,7 +109,7 @@ impl Events {
         }
         kept.1.push_back(event.clone());
         drop(kept);
-        tracing::info!(stream = event.stream, event = kind.name(), "{}", event.message);
+        tracing::info!(stream = event.stream, event = kind.name(), "{}", event.log_text());
         // Fails only without clients.
         let _sent = self.0.sender.send(event);
     }
@@ -130,9 +138,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_kinds_are_those_in_json() {
-        for kind in [EventKind::Added, EventKind::SourceLost, EventKind::SourceBack, EventKind::Warning, EventKind::Node] {
+    fn names_of_kinds_are_those_in_json_and_in_the_log() {
+        use EventKind::{Added, Changed, Ended, Failed, Node, Removed, SourceBack, SourceLost, Started, Warning};
+        let kinds = [Added, Changed, Removed, Started, SourceLost, SourceBack, Ended, Failed, Warning, Node];
+        let schema = serde_json::to_value(schemars::schema_for!(EventKind)).unwrap();
+        let all: Vec<&str> = schema["oneOf"].as_array().unwrap().iter().map(|kind| kind["const"].as_str().unwrap()).collect();
+        assert_eq!(kinds.map(EventKind::name).as_slice(), all);
+        for kind in kinds {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            let event = Event { id: 1, time_ms: 0, stream: "door".into(), kind, message: String::new() };
+            assert_eq!(event.log_text(), kind.name());
+            assert_eq!(Event { message: "details".into(), ..event }.log_text(), format!("{}: details", kind.name()));
         }
     }
 

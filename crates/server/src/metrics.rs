@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, prometheus_text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::feed::Feed;
 use crate::registry::Registry;
-use crate::stream::{Counters, Destination, Place, State};
+use crate::stream::{Counters, Destination, Histogram, Place, State};
 use crate::telemetry;
-use crate::video::Counts;
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -45,7 +44,7 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
         n_pictures: hub.pictures.load(Ordering::Relaxed),
         n_crops: hub.crops.load(Ordering::Relaxed),
         telemetry: hub.telemetry.get().cloned(),
-        delays: Delays(hub.video.clone()),
+        delays: hub.video.delays(),
         n_viewers: hub.video.viewers.load(Ordering::Relaxed) as u64,
         video_frames: [("encoded", &hub.video.encoded), ("passed", &hub.video.passed)]
             .map(|(kind, counter)| (kind, counter.load(Ordering::Relaxed))),
@@ -110,12 +109,7 @@ impl Streams {
         let help = "Time from the first to the last inference element";
         let mut family = encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
         for (stream, _, counters, _) in self.0.iter().filter(|(_, _, counters, _)| !counters.latency.buckets.is_empty()) {
-            let labels: Labels<'_> = vec![("stream", stream)];
-            let latency = &counters.latency;
-            let (sum, count) = (latency.sum.as_secs_f64(), latency.count());
-            // The encoder adds the infinite bound.
-            let buckets: Vec<(f64, u64)> = latency.buckets.iter().copied().filter(|(bound, _)| bound.is_finite()).collect();
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            write_histogram(&mut family, "stream", stream, &counters.latency)?;
         }
         Ok(())
     }
@@ -242,7 +236,7 @@ struct Clients {
     n_pictures: u64,
     n_crops: u64,
     telemetry: Option<Arc<telemetry::Counts>>,
-    delays: Delays,
+    delays: [(&'static str, Histogram); 2],
     n_viewers: u64,
     video_frames: [(&'static str, u64); 2],
 }
@@ -263,7 +257,13 @@ impl Collector for Clients {
         ] {
             ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
-        self.delays.encode(&mut encoder)?;
+        {
+            let help = "Time from the arrival of a frame at the server until it was written to the connection of a viewer. A viewer that reads slowly makes it longer";
+            let mut family = encoder.encode_descriptor("video_delay_seconds", help, None, MetricType::Histogram)?;
+            for (kind, delays) in &self.delays {
+                write_histogram(&mut family, "kind", kind, delays)?;
+            }
+        }
         if let Some(counts) = &self.telemetry {
             let help = "Spans and logs for the collector. lost: the collector did not accept them in time";
             let mut family = encoder.encode_descriptor("telemetry_items", help, None, MetricType::Counter)?;
@@ -295,23 +295,12 @@ impl Collector for Clients {
     }
 }
 
-/// Delays of live video.
-#[derive(Debug)]
-struct Delays(Arc<Counts>);
-
-impl Delays {
-    fn encode(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let help = "Time from the arrival of a frame at the server until it was written to the connection of a viewer that reads at once";
-        let mut family = encoder.encode_descriptor("video_delay_seconds", help, None, MetricType::Histogram)?;
-        for (kind, delays) in [("encoded", &self.0.delay_encoded), ("passed", &self.0.delay_passed)] {
-            let labels: Labels<'_> = vec![("kind", kind)];
-            let (sum, buckets) = delays.read();
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            let finite: Vec<(f64, u64)> = buckets.into_iter().filter(|(bound, _)| bound.is_finite()).collect();
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &finite, None)?;
-        }
-        Ok(())
-    }
+/// Writes a histogram with one label.
+fn write_histogram(family: &mut MetricEncoder<'_>, label: &'static str, value: &str, of: &Histogram) -> fmt::Result {
+    let labels: Labels<'_> = vec![(label, value)];
+    // The encoder adds the infinite bound.
+    let buckets: Vec<(f64, u64)> = of.buckets.iter().copied().filter(|(bound, _)| bound.is_finite()).collect();
+    family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(of.sum.as_secs_f64(), of.count(), &buckets, None)
 }
 
 /// The usual metrics of a process, read from `/proc`.

@@ -612,7 +612,7 @@ impl Entry {
             (slot.spec.clone(), slot.retry_at)
         };
         let error = error.map(|error| policy::secrets(&spec).scrub(&error).into_owned());
-        let n_latencies = counters.latency.count();
+        let (n_latencies, missed) = (counters.latency.count(), counters.missed());
         StreamView {
             spec: policy::shown(&spec),
             node: None,
@@ -623,6 +623,7 @@ impl Entry {
             frames: counters.frames,
             dropped: counters.dropped,
             skipped: counters.skipped,
+            missed,
             failed: counters.failed,
             restarts: counters.restarts,
             in_flight: counters.in_flight,

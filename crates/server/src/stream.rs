@@ -176,6 +176,9 @@ pub struct StreamView {
     pub dropped: Vec<Skipped>,
     /// Frames that passed without inference, by element and reason.
     pub skipped: Vec<Skipped>,
+    /// Frames without inference because it was too slow: all dropped frames, and the skipped frames except for those that the user wants to be
+    /// skipped (reasons `inference-interval` and `motion-threshold`).
+    pub missed: u64,
     /// Frames on which inference failed.
     pub failed: u64,
     /// How often the source was lost and opened again.
@@ -208,6 +211,7 @@ impl StreamView {
             frames: 0,
             dropped: Vec::new(),
             skipped: Vec::new(),
+            missed: 0,
             failed: 0,
             restarts: 0,
             in_flight: 0,
@@ -255,6 +259,14 @@ pub struct Skipped {
     pub frames: u64,
 }
 
+/// Reasons of skipped frames that the user has chosen. The alert `RoiflowFramesDropped` names the same reasons.
+const CHOSEN: [&str; 2] = ["inference-interval", "motion-threshold"];
+
+/// Whether the user has chosen that frames are skipped for this reason. Such frames are not missed.
+pub fn is_chosen(reason: &str) -> bool {
+    CHOSEN.contains(&reason)
+}
+
 /// Counters of a stream, for metrics. All but `in_flight` only grow.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counters {
@@ -295,7 +307,7 @@ pub struct Destination {
     pub lost: u64,
     /// Results that were dropped because the queue or the spool was full. Streams with the same destination share its spool.
     pub dropped: u64,
-    /// The part of `dropped` that the spool has dropped for all its streams since it was opened.
+    /// The part of `dropped` that the spool has dropped for all its streams since the server started.
     #[serde(skip)]
     pub spool_dropped: u64,
     /// Results that wait in the queue and in the spool.
@@ -327,6 +339,21 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Creates a histogram without durations. `bounds`: finite upper bounds of the buckets in seconds, in increasing order.
+    pub fn new(bounds: &[f64]) -> Self {
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+        Self { buckets: bounds.map(|bound| (bound, 0)).collect(), sum: Duration::ZERO }
+    }
+
+    /// Counts a duration.
+    pub fn add(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        if let Some((_, count)) = self.buckets.iter_mut().find(|(bound, _)| seconds <= *bound) {
+            *count += 1;
+            self.sum += duration;
+        }
+    }
+
     /// Number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
@@ -371,6 +398,12 @@ impl Counters {
 }
 
 impl Counters {
+    /// Number of missed frames; see [`StreamView::missed`].
+    pub(crate) fn missed(&self) -> u64 {
+        let skipped = self.skipped.iter().filter(|skipped| !is_chosen(&skipped.reason));
+        self.dropped.iter().chain(skipped).map(|frames| frames.frames).sum()
+    }
+
     fn add_destinations(&mut self, later: &[Destination]) {
         // A destination that a stream no longer has keeps its counters, but nothing waits for it.
         self.destinations.iter_mut().for_each(|known| (known.waiting, known.spool_bytes) = (0, 0));
@@ -379,7 +412,8 @@ impl Counters {
                 Some(known) => {
                     known.written += destination.written;
                     known.lost += destination.lost;
-                    // The spool stays open while other streams use it, so the later run reports the same drops again.
+                    // The number of the spool grows while the server runs, also when the spool is closed and opened again. So the later run
+                    // reports the drops of earlier runs again.
                     let again = known.spool_dropped.min(destination.spool_dropped);
                     known.dropped += destination.dropped - again.min(destination.dropped);
                     known.spool_dropped = known.spool_dropped.max(destination.spool_dropped);
@@ -444,6 +478,27 @@ mod tests {
             (1, 7, 4),
             "waiting results are not added"
         );
+    }
+
+    #[test]
+    fn duration_is_in_the_bucket_with_the_next_bound() {
+        let mut histogram = Histogram::new(&[0.005, 0.01, 2.0]);
+        [5, 6, 10, 3000].into_iter().for_each(|ms| histogram.add(Duration::from_millis(ms)));
+        assert_eq!(histogram.buckets, [(0.005, 1), (0.01, 2), (2.0, 0), (f64::INFINITY, 1)]);
+        assert_eq!((histogram.count(), histogram.sum), (4, Duration::from_millis(3021)));
+    }
+
+    #[test]
+    fn frames_that_the_user_skips_are_not_missed() {
+        let frames = |reason: &str, frames| Skipped { element: "detect".into(), reason: reason.into(), frames };
+        let counters = Counters {
+            dropped: vec![frames("queue-policy", 7)],
+            skipped: vec![frames("max-latency", 3), frames("inference-interval", 50), frames("motion-threshold", 20)],
+            ..Counters::default()
+        };
+        assert_eq!(counters.missed(), 10);
+        let rules = include_str!("../../../packaging/prometheus-rules.yml");
+        assert!(rules.contains(&format!("reason!~\"{}\"", CHOSEN.join("|"))), "the alert leaves out the same reasons");
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub(super) async fn picture(State(app): State<App>, Path((name, id)): Path<(Stri
     let feed = app.registry.feed(&name)?;
     let crop = id.parse().ok().and_then(|id| feed.crops().get(id)).ok_or_else(|| {
         let shown: String = id.chars().take(40).collect();
-        let advice = "A crop is kept for 5 s after a newer one has replaced it, and only while clients ask for the list";
+        let advice =
+            "A crop is kept for up to 5 s after it has left the list, while there is space, and only while clients ask for the list";
         Error::value("unknown_crop", "crop", "the `id` of a crop in `GET /api/streams/{name}/crops`", format!("`{shown}`"), advice)
             .with_status(404)
     })?;

@@ -41,9 +41,7 @@ async fn send(mut socket: WebSocket, app: &App, video: &Video) {
                 }
             }
             if let Some((arrived, is_encoded)) = counted {
-                let counts = &app.registry.hub().video;
-                let delays = if is_encoded { &counts.delay_encoded } else { &counts.delay_passed };
-                delays.add(arrived.elapsed());
+                app.registry.hub().video.delayed(is_encoded, arrived.elapsed());
             }
         }
         let is_due = tokio::select! {

@@ -7,7 +7,6 @@
 //! The source compresses a frame before the stream has its results. So a fragment waits until its frame has passed the stream, at most
 //! `MAX_WAIT`. Results then do not arrive later than the picture to which they belong.
 
-mod delay;
 mod h264;
 mod mp4;
 
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
-pub use delay::Delays;
+use crate::stream::Histogram;
 
 /// Number of items that may wait for a slow viewer: some seconds.
 const MAX_WAITING: usize = 256;
@@ -109,8 +108,11 @@ pub struct Compressed<'a> {
     pub arrived: Option<Instant>,
 }
 
+/// Upper bounds of the buckets of delays, in seconds.
+const DELAY_BOUNDS: [f64; 16] = [0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0];
+
 /// Counters of the video of all streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counts {
     /// Viewers.
     pub viewers: AtomicUsize,
@@ -118,10 +120,30 @@ pub struct Counts {
     pub encoded: AtomicU64,
     /// Frames of sources that were sent as they are.
     pub passed: AtomicU64,
-    /// Delays of frames that were compressed for viewers.
-    pub delay_encoded: Delays,
-    /// Delays of frames that were sent as they are.
-    pub delay_passed: Delays,
+    /// Delays of frames that were compressed for viewers, and of frames that were sent as they are.
+    delays: [Mutex<Histogram>; 2],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let delays = [(); 2].map(|()| Mutex::new(Histogram::new(&DELAY_BOUNDS)));
+        Self { viewers: AtomicUsize::default(), encoded: AtomicU64::default(), passed: AtomicU64::default(), delays }
+    }
+}
+
+impl Counts {
+    /// Counts how long a frame took from its arrival at the server until it was written to the connection of a viewer.
+    pub(crate) fn delayed(&self, is_encoded: bool, delay: Duration) {
+        let [encoded, passed] = &self.delays;
+        let delays = if is_encoded { encoded } else { passed };
+        delays.lock().unwrap_or_else(PoisonError::into_inner).add(delay);
+    }
+
+    /// Returns the delays by the kind of video, under the names that the metrics use.
+    pub(crate) fn delays(&self) -> [(&'static str, Histogram); 2] {
+        let [encoded, passed] = self.delays.each_ref().map(|delays| delays.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        [("encoded", encoded), ("passed", passed)]
+    }
 }
 
 /// The video of one stream. Clones share it.
