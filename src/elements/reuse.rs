@@ -102,6 +102,8 @@ pub(super) struct ResultReuse {
     settings: ReuseSettings,
     /// Whether results are cached.
     is_used: bool,
+    /// Whether a run without a result replaces the earlier result of an object.
+    is_momentary: bool,
     /// Maximum number of frames with background runs. There is a limit because each of these frames keeps its buffer.
     max_in_background: usize,
     state: Mutex<State>,
@@ -167,14 +169,14 @@ pub(super) struct PendingResults {
 }
 
 impl ResultReuse {
-    /// Creates the result reuse of a classifier that runs `n_frames_at_once` frames at once. With `always`, results are cached whatever the
-    /// settings are.
-    pub(super) fn new(settings: &ReuseSettings, n_frames_at_once: usize, counts: Arc<ReuseCounts>, always: bool) -> Self {
+    /// Creates the result reuse of a classifier that runs `n_frames_at_once` frames at once. With `is_momentary`, results describe what an object
+    /// does: they are cached whatever the settings are, and a run without a result replaces the earlier result.
+    pub(super) fn new(settings: &ReuseSettings, n_frames_at_once: usize, counts: Arc<ReuseCounts>, is_momentary: bool) -> Self {
         let state = State { cache: ResultCache::new(settings.options), ..State::default() };
         let max_in_background = n_frames_at_once // running
             + 1; // waiting for a request, so that no request is idle
-        let is_used = always || settings.are_used();
-        Self { settings: settings.clone(), is_used, max_in_background, state: Mutex::new(state), counts }
+        let is_used = is_momentary || settings.are_used();
+        Self { settings: settings.clone(), is_used, is_momentary, max_in_background, state: Mutex::new(state), counts }
     }
 
     /// Decides which objects of a frame are classified. The caller must pass frames in stream order.
@@ -225,7 +227,15 @@ impl ResultReuse {
     /// Caches the results of a frame's runs for the tracked objects in `pending`.
     pub(super) fn record(&self, pending: &PendingResults, classified: &StageResults) {
         if !pending.objects.is_empty() {
-            self.state.lock().unwrap().record(pending, classified);
+            self.state.lock().unwrap().record(pending, classified, self.is_momentary);
+        }
+    }
+
+    /// Makes tracked objects start anew in a frame: later frames do not use their earlier results.
+    pub(super) fn restart(&self, frame_number: u64, tracks: &[ObjectId]) {
+        if !tracks.is_empty() {
+            let mut state = self.state.lock().unwrap();
+            tracks.iter().for_each(|track| state.cache.restart(frame_number, *track));
         }
     }
 
@@ -233,7 +243,7 @@ impl ResultReuse {
     pub(super) fn record_in_background(&self, pending: &PendingResults, classified: &StageResults, has_succeeded: bool) {
         let mut state = self.state.lock().unwrap();
         state.n_in_background -= 1;
-        state.record(pending, classified);
+        state.record(pending, classified, self.is_momentary);
         state.has_succeeded |= has_succeeded;
         // A canceled run is not a failure. Runs are canceled when downstream is unlinked, for example.
         let counts = |error: &stages::Error| pending.n_resets == state.n_resets && error.kind() != stages::ErrorKind::Stopped;
@@ -299,7 +309,7 @@ impl ReuseCounts {
 }
 
 impl State {
-    fn record(&mut self, pending: &PendingResults, classified: &StageResults) {
+    fn record(&mut self, pending: &PendingResults, classified: &StageResults, is_momentary: bool) {
         if pending.n_resets != self.n_resets {
             return; // These results are outdated: their runs began before the last reset.
         }
@@ -310,6 +320,8 @@ impl State {
                 // A run of this frame failed, and this object has no result. Either the run of this object failed, or its result is below
                 // the threshold. In both cases, the object is classified again.
                 self.cache.cancel_attempt(*frame_number, name);
+            } else if is_momentary {
+                self.cache.insert_run(*frame_number, name);
             }
             results.for_each(|(_, result)| self.cache.insert(*frame_number, name, result));
         }

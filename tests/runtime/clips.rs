@@ -4,8 +4,9 @@
 
 use std::sync::mpsc;
 
-use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
+use roiflow::frame::{Colorimetry, Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
 use roiflow::stages::{Clips, RunGuard, Stage, StageOptions, StageResults};
+use roiflow::tensor::{ElementType, Tensor};
 use roiflow::vision::Region;
 
 use crate::support::tiny;
@@ -32,8 +33,9 @@ fn region(id: i32, x: u32) -> Region {
 type Found = (Option<i32>, String, f32);
 
 /// Runs clips, and returns their results.
-fn run(stage: &Stage, inputs: Vec<(Option<ObjectId>, roiflow::tensor::Tensor)>) -> Vec<Found> {
+fn run(stage: &Stage, inputs: Vec<(Option<ObjectId>, Tensor)>) -> Vec<Found> {
     let (sender, receiver) = mpsc::channel();
+    let inputs = inputs.into_iter().map(|(id, input)| (id, Ok(input)));
     stage.submit_clips(inputs, 0, RunGuard::now(), move |results: StageResults| sender.send(results).unwrap());
     let results = receiver.recv().unwrap().into_result().unwrap();
     let best = |outcome: &Outcome| match outcome {
@@ -114,9 +116,50 @@ fn frames_of_missing_objects_are_released() {
     let n_objects = (100..1000).map(|track| add(21, track).1).max();
     assert_eq!(n_objects, Some(256));
     clips.release_missing(28);
-    assert_eq!(clips.len(), 256, "missing for seven frames");
+    assert_eq!(clips.len(), 254, "missing for seven frames; the objects 1 and 2 are missing for longer");
     clips.release_missing(29);
     assert!(clips.is_empty() && clips.input(Some(ObjectId(1))).is_err());
+}
+
+#[test]
+fn full_store_keeps_the_clips_of_its_objects() {
+    let stage = Stage::classifier(&options("clip.onnx", "")).unwrap();
+    let mut clips = Clips::new(&stage).unwrap();
+    let frame = frame(0, 0);
+    let mut add = |number, track: i32| clips.add(&stage, &frame, number, Some((ObjectId(track), &region(track, 0)))).unwrap();
+    let mut complete = |number| (0..257).filter(|track| add(number, *track)).count();
+    assert_eq!([0, 1, 2, 3, 4, 5].map(&mut complete), [0, 0, 0, 256, 0, 256], "one object more than the store holds");
+    // The first object leaves the picture. Its frames are released, and the last object is stored instead.
+    let mut complete = |number| (1..257).filter(|track| add(number, *track)).collect::<Vec<_>>();
+    let found = [6, 7, 8, 9, 10, 11, 12].map(&mut complete);
+    assert!(found[..6].iter().all(|of_frame| !of_frame.contains(&256)) && found[6].contains(&256), "{found:?}");
+}
+
+#[test]
+fn failed_preprocessing_keeps_the_stored_frames() {
+    let stage = Stage::classifier(&options("clip.onnx", "step = 1")).unwrap();
+    let mut clips = Clips::new(&stage).unwrap();
+    let luma = |number: u8| frame(10 * number, 0);
+    for number in 0..4 {
+        assert_eq!(clips.add(&stage, &luma(number), number.into(), Some((ObjectId(1), &region(11, 0)))).unwrap(), number == 3);
+    }
+    // Nothing can be read from a frame whose memory is leased for writing.
+    let plane = Tensor::new(ElementType::U8, PixelFormat::Rgb.plane_shape(0, Size::new(16, 8))).unwrap();
+    let leased = Frame::from_planes(PixelFormat::Rgb, Size::new(16, 8), std::slice::from_ref(&plane), Colorimetry::default()).unwrap();
+    let lease = plane.bytes_mut().unwrap();
+    let mut add_leased = |track: i32| clips.add(&stage, &leased, 4, Some((ObjectId(track), &region(track, 0)))).unwrap_err().to_string();
+    assert!([1, 2].map(&mut add_leased).iter().all(|error| error.contains("is being written")), "{}", add_leased(1));
+    drop(lease);
+    let outside = region(12, 100);
+    assert!(!clips.add(&stage, &luma(5), 5, Some((ObjectId(1), &outside))).unwrap(), "outside the frame");
+    assert!(!clips.add(&stage, &luma(5), 5, Some((ObjectId(2), &outside))).unwrap());
+    assert_eq!(clips.len(), 1, "an object without a stored frame takes no place");
+    // The weighted sum of the frames 0 to 3, and then of the frames 1, 2, 3 and 6.
+    let input = clips.input(Some(ObjectId(1))).unwrap();
+    close(&run(&stage, vec![(Some(ObjectId(11)), input)]), &[(Some(11), "brighter", (0.8 * 30.0 + 0.2 * 10.0) / 255.0)]);
+    assert!(clips.add(&stage, &luma(6), 6, Some((ObjectId(1), &region(11, 0)))).unwrap());
+    let input = clips.input(Some(ObjectId(1))).unwrap();
+    close(&run(&stage, vec![(Some(ObjectId(11)), input)]), &[(Some(11), "brighter", (0.8 * 50.0 + 0.2 * 10.0) / 255.0)]);
 }
 
 #[test]

@@ -81,6 +81,43 @@ fn clips_of_whole_frames_need_no_objects() {
 }
 
 #[test]
+fn run_without_a_result_ends_the_result_of_earlier_clips() {
+    // The brightness rises in the frames 0 to 8, and then stays. The clip of the frames 4, 6, 8 and 10 is below the threshold.
+    let lumas: Vec<u8> = (0..14).map(|n: u8| 20 * n.min(8)).collect();
+    let expected = |none: &[&str]| {
+        (0..14)
+            .map(|n| if (6..10).contains(&n) { vec!["brighter".to_owned()] } else { none.iter().map(|text| (*text).to_owned()).collect() })
+            .collect::<Vec<_>>()
+    };
+    for nireq in [1, 3] {
+        let (labels, ending) = through(&format!("nireq={nireq} threshold=0.3"), &lumas, |n| vec![object(n, Some(1), LEFT)]);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        assert_eq!(labels, expected(&["-"]), "an object, nireq={nireq}");
+        // Half of a whole frame is black, so the scores are half of those of the object.
+        let properties = format!("nireq={nireq} threshold=0.15 inference-region=full-frame");
+        let (labels, ending) = through(&properties, &lumas, |_| vec![]);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        assert_eq!(labels, expected(&[]), "the whole frame, nireq={nireq}");
+    }
+}
+
+#[test]
+fn new_clip_of_a_returned_object_begins_without_the_old_result() {
+    // The object is missing in the frames 8 to 17, which is longer than its clip.
+    let lumas: Vec<u8> = (0..26).map(|n| 8 * n).collect();
+    let objects = |n: u64| if (8..18).contains(&n) { vec![] } else { vec![object(n, Some(1), LEFT)] };
+    let (labels, ending) = through("", &lumas, objects);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let has_result = |n: u64| (6..8).contains(&n) || n >= 24;
+    let expected = |n: u64| match n {
+        8..18 => vec![],
+        n if has_result(n) => vec!["brighter".to_owned()],
+        _ => vec!["-".to_owned()],
+    };
+    assert_eq!(labels, (0..26).map(expected).collect::<Vec<_>>());
+}
+
+#[test]
 fn flush_releases_clips_and_results() {
     let rig = Rig::begun(&classify("clip", "name=classify"));
     let see = |n: u64| {

@@ -25,6 +25,12 @@
 //!   mean of the winning results.
 //! - Numbers, such as an age: the mean.
 //! - Both labels and numbers: only the results of the same kind as the newest result vote.
+//!
+//! # Results that change over time
+//!
+//! Some results describe the moment and not the object, for example an action. For these, the caller also records each complete run with
+//! [`ResultCache::insert_run`], and each new start of an object with [`ResultCache::restart`]. Then only the last
+//! [`ReuseOptions::consensus`] runs since the start vote. If all of these runs are below the threshold, the object has no result.
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
 
@@ -99,6 +105,15 @@ struct CachedObject {
     n_attempts: u32,
     /// Results by attribute.
     attributes: Vec<Attribute>,
+    /// Complete runs and starts of the object, in the order of frames, if the caller records them.
+    runs: Vec<Run>,
+}
+
+/// A complete run of an object, or a start of the object.
+#[derive(Debug)]
+struct Run {
+    frame_number: u64,
+    is_start: bool,
 }
 
 #[derive(Debug)]
@@ -143,7 +158,7 @@ impl ResultCache {
         if matches!(result.outcome, Outcome::Geometry(_)) {
             return;
         }
-        let max_results = self.options.consensus.max(1) as usize + MAX_AHEAD;
+        let max_results = self.max_results();
         // The object is not found if it was evicted in the meantime.
         let Some(object) = self.object(track_id) else { return };
         let attribute_idx = object.attributes.iter().position(|attribute| attribute.is_of(result)).unwrap_or_else(|| {
@@ -158,6 +173,32 @@ impl ResultCache {
         }
     }
 
+    /// Records a complete run of an object in a frame, also if the run has no result. Results of earlier runs are used no longer if
+    /// [`ReuseOptions::consensus`] later runs are complete.
+    pub fn insert_run(&mut self, frame_number: u64, track_id: ObjectId) {
+        self.insert_run_or_start(track_id, Run { frame_number, is_start: false });
+    }
+
+    /// Records that an object starts anew in a frame. From this frame on, results of earlier frames are used no longer.
+    pub fn restart(&mut self, frame_number: u64, track_id: ObjectId) {
+        self.insert_run_or_start(track_id, Run { frame_number, is_start: true });
+    }
+
+    fn insert_run_or_start(&mut self, track_id: ObjectId, run: Run) {
+        let max_runs = self.max_results();
+        let Some(object) = self.object(track_id) else { return };
+        let idx = object.runs.partition_point(|other| other.frame_number <= run.frame_number);
+        object.runs.insert(idx, run);
+        if object.runs.len() > max_runs {
+            object.runs.remove(0);
+        }
+    }
+
+    /// Maximum number of results and of runs that are stored for an object.
+    fn max_results(&self) -> usize {
+        self.options.consensus.max(1) as usize + MAX_AHEAD
+    }
+
     /// Replaces the attributes of an object in an outgoing frame with the combined results.
     ///
     /// Returns true if a combined result is based on earlier frames only.
@@ -166,9 +207,11 @@ impl ResultCache {
         let Some(object) = detection.track.and_then(|track_id| self.object(track_id)) else { return false };
         object.seen_in = object.seen_in.max(frame_number);
         let mut is_from_earlier = false;
+        let first_frame = object.first_frame_of_votes(frame_number, n_voters);
         for Attribute { result, results } in &object.attributes {
             let n_results = results.partition_point(|(frame, _)| *frame <= frame_number);
-            let voters = &results[n_results.saturating_sub(n_voters)..n_results];
+            let n_outdated = results.partition_point(|(frame, _)| *frame < first_frame);
+            let voters = &results[n_outdated.max(n_results.saturating_sub(n_voters))..n_results];
             let Some((newest, _)) = voters.last() else { continue };
             let outcome = vote(voters);
             let is_same = |other: &&mut Classification| other.name == result.name && other.model == result.model;
@@ -213,7 +256,14 @@ impl ResultCache {
             Err(idx) => {
                 self.objects.insert(
                     idx,
-                    CachedObject { track_id, seen_in: frame_number, last_attempt: None, n_attempts: 0, attributes: Vec::new() },
+                    CachedObject {
+                        track_id,
+                        seen_in: frame_number,
+                        last_attempt: None,
+                        n_attempts: 0,
+                        attributes: Vec::new(),
+                        runs: Vec::new(),
+                    },
                 );
                 idx
             }
@@ -234,6 +284,13 @@ impl CachedObject {
         let is_time = || options.interval > 0 && n_frames >= u64::from(options.interval);
         let stands_still = || options.movement > 0.0 && !has_moved(rect, was, options.movement);
         self.n_attempts < options.consensus || has_grown() || (is_time() && !stands_still())
+    }
+
+    /// Returns the first frame whose results vote in this frame, if runs are recorded. Otherwise 0.
+    fn first_frame_of_votes(&self, frame_number: u64, n_voters: usize) -> u64 {
+        let runs = &self.runs[..self.runs.partition_point(|run| run.frame_number <= frame_number)];
+        let start = runs.iter().rposition(|run| run.is_start).unwrap_or_default();
+        runs.get(start.max(runs.len().saturating_sub(n_voters))).map_or(0, |run| run.frame_number)
     }
 }
 
@@ -418,6 +475,48 @@ mod tests {
         }
         let mut unnamed = object(None);
         assert!(!cache.apply(4, &mut unnamed) && unnamed.classifications.is_empty());
+    }
+
+    #[test]
+    fn recorded_run_without_result_replaces_earlier_results() {
+        let shown = |consensus: u32, events: &[(u64, &str)], n: u64| {
+            let mut cache = ResultCache::new(ReuseOptions { consensus, ..ReuseOptions::default() });
+            assert!(cache.plan(0, TRACK, here(10.0, 40.0), SIZE));
+            for (frame, event) in events {
+                match *event {
+                    "start" => cache.restart(*frame, TRACK),
+                    "none" => cache.insert_run(*frame, TRACK),
+                    id => {
+                        cache.insert_run(*frame, TRACK);
+                        cache.insert(*frame, TRACK, &result("action", label(id.parse().unwrap(), 0.5)));
+                    }
+                }
+            }
+            let mut detection = object(Some(TRACK));
+            cache.apply(n, &mut detection);
+            detection.classifications.first().map(|found| found.outcome.clone())
+        };
+        // The run of frame 4 is complete before the run of frame 2.
+        let runs = [(0, "1"), (4, "none"), (2, "2"), (6, "1")];
+        let expected = [Some(1), Some(1), Some(2), Some(2), None, None, Some(1), Some(1)];
+        for (n, expected) in (0..).zip(expected) {
+            assert_eq!(shown(1, &runs, n), expected.map(|id| label(id, 0.5)), "frame {n}");
+        }
+        for (n, expected) in (0..).zip([Some(1), Some(1), Some(2), Some(2), Some(2), Some(2), Some(1)]) {
+            assert_eq!(shown(2, &runs, n), expected.map(|id| label(id, 0.5)), "two runs vote in frame {n}");
+        }
+        // A frame before the new start may leave after the object has started.
+        let restarted = [(0, "1"), (5, "start"), (4, "2"), (8, "none"), (9, "1")];
+        for (n, expected) in [(3, Some(1)), (4, Some(2)), (5, None), (8, None), (9, Some(1))] {
+            assert_eq!(shown(1, &restarted, n), expected.map(|id| label(id, 0.5)), "frame {n}");
+            assert_eq!(shown(3, &restarted, n).is_some(), expected.is_some(), "three runs vote in frame {n}");
+        }
+        let mut cache = ResultCache::new(ReuseOptions::default());
+        cache.insert_run(0, TRACK);
+        assert!(cache.is_empty(), "an object that was never classified");
+        cache.plan(0, TRACK, here(10.0, 40.0), SIZE);
+        (0..1000).for_each(|n| cache.restart(n, TRACK));
+        assert_eq!(cache.object(TRACK).unwrap().runs.len(), 1 + MAX_AHEAD);
     }
 
     #[test]

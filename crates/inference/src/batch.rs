@@ -16,7 +16,7 @@ use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor};
 use crate::vision::decode::{Output, Results};
-use crate::vision::{Scratch, Target};
+use crate::vision::{Preprocess, Scratch, Target};
 
 /// The batch items of one run. All steps of the run share them.
 pub(super) struct Batch {
@@ -95,25 +95,14 @@ impl FillInput for BatchInput {
                 let JobInput { image, alignment, .. } = job.input();
                 (image.clone(), *alignment, job.runs.client.clone())
             };
-            let preprocess = &client.spec.preprocess;
-            let scratch = &mut self.scratch;
-            let filled = catch_panic("preprocessing", || match (&image, alignment) {
-                (JobImage::Frame(_), _) if client.spec.clip.is_some() => Err(Error::new(
+            let filled = if client.spec.clip.is_some() && matches!(image, JobImage::Frame(_)) {
+                Err(Error::new(
                     ErrorKind::Config,
                     "the model's input is a clip: expected the frames of a stream, got one image. Use the element `roiclassify`",
-                )),
-                // If the job has an alignment, that alignment maps the results back to the frame, so the transform of this batch item
-                // is the identity.
-                (JobImage::Frame(frame), Some(alignment)) => {
-                    match alignment {
-                        Alignment::Keypoints(similarity) => preprocess.fill_along(frame, &similarity, input, item_idx, scratch)?,
-                        Alignment::Rotated(placement) => preprocess.fill_rotated(frame, &placement, input, item_idx, scratch)?,
-                    }
-                    Ok(Transform::IDENTITY)
-                }
-                (JobImage::Frame(frame), None) => Ok(preprocess.fill_into(frame, Target::Host(input), item_idx, scratch)?),
-                (JobImage::Values(values, frame_from_input), _) => copy_item(values, input, item_idx).map(|()| *frame_from_input),
-            });
+                ))
+            } else {
+                fill_item(&client.spec.preprocess, &image, alignment, input, item_idx, &mut self.scratch)
+            };
             drop(image);
             match filled {
                 Ok(frame_from_input) => {
@@ -128,6 +117,30 @@ impl FillInput for BatchInput {
         }
         if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "preprocessing failed for all batch items")) } else { Ok(()) }
     }
+}
+
+/// Preprocesses an image into the batch item `item_idx` of the input. Returns the transform from input to frame coordinates, which is the
+/// identity for an image with an alignment. A panic becomes an error.
+pub(super) fn fill_item(
+    preprocess: &Preprocess,
+    image: &JobImage,
+    alignment: Option<Alignment>,
+    input: &mut BytesMut,
+    item_idx: usize,
+    scratch: &mut Scratch,
+) -> Result<Transform> {
+    catch_panic("preprocessing", || match (image, alignment) {
+        // The alignment itself maps the results back to the frame.
+        (JobImage::Frame(frame), Some(alignment)) => {
+            match alignment {
+                Alignment::Keypoints(similarity) => preprocess.fill_along(frame, &similarity, input, item_idx, scratch)?,
+                Alignment::Rotated(placement) => preprocess.fill_rotated(frame, &placement, input, item_idx, scratch)?,
+            }
+            Ok(Transform::IDENTITY)
+        }
+        (JobImage::Frame(frame), None) => Ok(preprocess.fill_into(frame, Target::Host(input), item_idx, scratch)?),
+        (JobImage::Values(values, frame_from_input), _) => copy_item(values, input, item_idx).map(|()| *frame_from_input),
+    })
 }
 
 /// Copies values that the caller has preprocessed into the batch item `item_idx` of the input.

@@ -6,11 +6,11 @@
 //! | an object | consequence |
 //! |---|---|
 //! | is missing for as many frames as a clip spans | its frames are released |
-//! | is one more than [`MAX_OBJECTS`], or would exceed [`MAX_BYTES`] | the frames of the object that was seen longest ago are released |
+//! | is one more than [`MAX_OBJECTS`], or would exceed [`MAX_CLIP_BYTES`] | is not stored until the frames of another object are released |
 
 use std::collections::VecDeque;
 
-use super::spec::{Clip, ClipLayout};
+use super::spec::{Clip, ClipLayout, MAX_CLIP_BYTES};
 use super::stage::Stage;
 use crate::frame::{Frame, ObjectId};
 use crate::runtime::{Error, ErrorKind, Result};
@@ -19,8 +19,6 @@ use crate::vision::{Region, Scratch};
 
 /// Maximum number of objects whose frames are stored.
 const MAX_OBJECTS: usize = 256;
-/// Maximum size of the stored frames.
-const MAX_BYTES: usize = 1 << 30;
 
 /// The stored frames of a stream, for a classifier whose input is a clip.
 #[derive(Debug)]
@@ -30,6 +28,8 @@ pub struct Clips {
     element: ElementType,
     max_objects: usize,
     objects: Vec<ClipFrames>,
+    /// Memory for the next frame.
+    spare: Option<Tensor>,
     scratch: Scratch,
 }
 
@@ -53,43 +53,50 @@ impl Clips {
     pub fn new(stage: &Stage) -> Option<Self> {
         let (spec, element) = (stage.spec(), stage.image_port().element);
         let clip = spec.clip.clone()?;
-        let n_bytes = clip.frame_shape.iter().product::<usize>() * clip.n_frames * element.size();
-        let max_objects = (MAX_BYTES / n_bytes.max(1)).clamp(1, MAX_OBJECTS);
-        Some(Self { clip, input_shape: spec.input_shape, element, max_objects, objects: Vec::new(), scratch: Scratch::default() })
+        // At least one object: `ModelSpec::load` has refused larger clips.
+        let max_objects = (MAX_CLIP_BYTES / clip.n_bytes(element).max(1)).min(MAX_OBJECTS);
+        let (objects, spare, scratch) = (Vec::new(), None, Scratch::default());
+        Some(Self { clip, input_shape: spec.input_shape, element, max_objects, objects, spare, scratch })
     }
 
     /// Stores the region of an object, or the whole frame, if it is time for the next frame of its clip. Frames must arrive in the order of
-    /// their numbers. Returns whether a clip is complete, and has [`Clip::step`] new frames since the last complete clip.
+    /// their numbers. Returns whether a clip is complete, and has [`Clip::step`] new frames since the last complete clip. A new object is not
+    /// stored while the store is full. A region outside the frame is not stored.
     ///
     /// # Errors
-    /// Returns the errors of preprocessing.
+    /// Returns the errors of preprocessing. The stored frames are then unchanged.
     pub fn add(&mut self, stage: &Stage, frame: &Frame, frame_number: u64, of: Option<(ObjectId, &Region)>) -> Result<bool> {
         let (stride, n_frames) = (u64::from(self.clip.stride), self.clip.n_frames);
         self.release_missing(frame_number);
-        let track = of.map(|(track, _)| track);
-        let object_idx = match self.objects.iter().position(|object| object.track == track) {
-            Some(object_idx) => object_idx,
-            None => {
-                if self.objects.len() >= self.max_objects {
-                    let oldest = self.objects.iter().enumerate().min_by_key(|(_, object)| object.seen_in).map_or(0, |(idx, _)| idx);
-                    self.objects.remove(oldest);
-                }
-                self.objects.push(ClipFrames { track, seen_in: frame_number, stored_in: 0, n_new: 0, frames: VecDeque::new() });
-                self.objects.len() - 1
+        let (track, region) = of.unzip();
+        let known = self.objects.iter().position(|object| object.track == track);
+        if let Some(object_idx) = known {
+            let object = &mut self.objects[object_idx];
+            object.seen_in = frame_number;
+            if frame_number - object.stored_in < stride {
+                return Ok(false);
             }
-        };
-        let object = &mut self.objects[object_idx];
-        object.seen_in = frame_number;
-        if !object.frames.is_empty() && frame_number - object.stored_in < stride {
+        } else if self.objects.len() >= self.max_objects {
             return Ok(false);
         }
-        // The memory of the oldest frame is used again.
-        let oldest = if object.frames.len() == n_frames { object.frames.pop_front() } else { None };
-        let tensor = match oldest {
+        let tensor = match self.spare.take() {
             Some(tensor) => tensor,
             None => Tensor::new(self.element, self.clip.frame_shape)?,
         };
-        stage.preprocess_region(frame, of.map(|(_, region)| region), &tensor, &mut self.scratch)?;
+        // The oldest frame is removed only after this succeeds, because a clip must not lose a frame.
+        let written = stage.preprocess_region(frame, region, &tensor, &mut self.scratch);
+        if !matches!(written, Ok(true)) {
+            self.spare = Some(tensor);
+            return written;
+        }
+        let object_idx = known.unwrap_or_else(|| {
+            self.objects.push(ClipFrames { track, seen_in: frame_number, stored_in: 0, n_new: 0, frames: VecDeque::new() });
+            self.objects.len() - 1
+        });
+        let object = &mut self.objects[object_idx];
+        if object.frames.len() == n_frames {
+            self.spare = object.frames.pop_front();
+        }
         object.frames.push_back(tensor);
         object.stored_in = frame_number;
         object.n_new += 1;
@@ -98,6 +105,11 @@ impl Clips {
             object.n_new = 0;
         }
         Ok(is_complete)
+    }
+
+    /// Whether frames of this object, or of the whole frame, are stored.
+    pub fn has(&self, track: Option<ObjectId>) -> bool {
+        self.objects.iter().any(|object| object.track == track)
     }
 
     /// Releases the frames of objects that are missing for as many frames as a clip spans. [`Clips::add`] does this too. Call this for frames

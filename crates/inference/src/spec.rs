@@ -40,6 +40,7 @@ use crate::tensor::Shape;
 use crate::vision::decode::Subject;
 use crate::vision::{Crop, Preprocess};
 
+pub(crate) use self::clip::MAX_CLIP_BYTES;
 pub use self::clip::{Clip, ClipLayout};
 pub use self::description::{Description, KnownBy, Source};
 pub use self::output::Head;
@@ -206,14 +207,15 @@ impl ModelSpec {
             ))
         })?;
         let port = &info.inputs[inputs.image];
-        let image_port = match &written.clip {
-            None => port.clone(),
+        let clip = match &written.clip {
+            None => None,
             Some(_) if written.task != Task::Classification => {
                 return Err(config("[clip]: expected a classifier, got a detector. Remove the section".to_owned()));
             }
-            Some(clip) => clip.frame_port(port)?,
+            Some(clip) => Some((clip, clip.clip_port(port)?)),
         };
-        let image_shape = written.input.image_shape(&image_port, &preprocess)?;
+        let image_port = clip.as_ref().map_or(port, |(_, clip_port)| &clip_port.frame);
+        let image_shape = written.input.image_shape(image_port, &preprocess)?;
         if let Some(n_images @ 2..) = image_shape.first() {
             return Err(config(format!(
                 "the model's input {port} has a batch size of {n_images}: export the model with batch size 1 or a dynamic batch size"
@@ -225,9 +227,9 @@ impl ModelSpec {
             .map_err(|error| {
                 config(format!("the description contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]"))
             })?;
-        let (clip, input_shape) = match &written.clip {
+        let (clip, input_shape) = match &clip {
             None => (None, image_shape),
-            Some(clip) => clip.read(port, image_shape).map(|(clip, input_shape)| (Some(clip), input_shape))?,
+            Some((clip, clip_port)) => clip.read(port, clip_port, image_shape).map(|(clip, input_shape)| (Some(clip), input_shape))?,
         };
         let model_name: Arc<str> = stem_of(&options.model).map_or("model".into(), Arc::from);
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
@@ -358,8 +360,9 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
     Ok(task)
 }
 
-/// Replaces a dynamic width and height of the only input by the values of the description. For some models, the output shapes are known
-/// only after this replacement. Returns the model unchanged if its width and height are static, or if it has no description yet.
+/// Replaces a dynamic width and height of the image input, and a dynamic number of frames of a clip, by the values of the description. For
+/// some models, the output shapes are known only after this replacement. Returns the model unchanged if these extents are static, or if it
+/// has no description yet.
 ///
 /// # Errors
 /// Returns the errors of [`Model::reshape`].

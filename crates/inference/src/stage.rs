@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use super::batch::fill_item;
 use super::client::{Client, stopped};
 use super::instance::{Instance, Role, instance};
 use super::job::{Alignment, FrameRuns, Job, JobImage, JobInput};
@@ -156,8 +157,13 @@ impl Stage {
         let mut results = StageResults::default();
         let mut inputs = Vec::new();
         for (region_idx, region) in regions.into_iter().enumerate() {
-            match self.input(&frame, region_idx, &region.into()) {
-                Ok(input) => inputs.push(input),
+            let region = region.into();
+            match self.input(&frame, region_idx, &region) {
+                Ok(Some(input)) => inputs.push(input),
+                Ok(None) => {
+                    let message = format!("region {:?}: expected at least a part inside the frame of {}", region.rect, frame.size());
+                    results.fail(Error::new(ErrorKind::Tensor, message), true);
+                }
                 Err(error) => results.fail(error, true),
             }
         }
@@ -183,8 +189,8 @@ impl Stage {
     }
 
     /// Returns the input of the job for a region: a part of the frame, or the whole frame with an alignment to the region's
-    /// keypoints or to its rotated box.
-    fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
+    /// keypoints or to its rotated box. `None` if no part of the region is inside the frame.
+    fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<Option<JobInput>> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
         let aligned = crop.alignment(&region.keypoints, self.spec().input_size).map(Alignment::Keypoints);
         let turned = || {
@@ -193,52 +199,44 @@ impl Stage {
         };
         if let Some(alignment) = aligned.or_else(turned) {
             let alignment = Some(alignment);
-            return Ok(JobInput { image: JobImage::Frame(frame.clone()), corner: Point::default(), alignment, region: id });
+            return Ok(Some(JobInput { image: JobImage::Frame(frame.clone()), corner: Point::default(), alignment, region: id }));
         }
         self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
-        let Some(rect) = crop.rect(region.rect, size) else {
-            let message = format!("region {:?}: expected at least a part inside the frame of {size}", region.rect);
-            return Err(Error::new(ErrorKind::Tensor, message));
-        };
+        let Some(rect) = crop.rect(region.rect, size) else { return Ok(None) };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };
-        Ok(JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id })
+        Ok(Some(JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id }))
     }
 
-    /// Like [`Stage::submit_regions`], for a model whose input is a clip. Each clip is the ID of its region, and the input that
-    /// [`Clips::input`](super::Clips::input) returns. A clip without an ID is the whole frame.
+    /// Like [`Stage::submit_regions`], for a model whose input is a clip. Each clip is the ID of its region, and what
+    /// [`Clips::input`](super::Clips::input) returns. A clip without an ID is the whole frame. A clip with an error fails.
     pub fn submit_clips(
         &self,
-        clips: impl IntoIterator<Item = (Option<ObjectId>, Tensor)>,
+        clips: impl IntoIterator<Item = (Option<ObjectId>, Result<Tensor>)>,
         frame_number: u64,
         guard: Arc<RunGuard>,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
-        let input = |(region_idx, (id, values)): (usize, (Option<ObjectId>, Tensor))| JobInput {
-            region: id.map(|id| (region_idx, id)),
-            ..JobInput::whole(JobImage::Values(values, Transform::IDENTITY))
-        };
-        let inputs = clips.into_iter().enumerate().map(input).collect();
-        self.submit_inputs(inputs, frame_number, guard, StageResults::default(), done);
+        let mut results = StageResults::default();
+        let mut inputs = Vec::new();
+        for (region_idx, (id, values)) in clips.into_iter().enumerate() {
+            let region = id.map(|id| (region_idx, id));
+            match values {
+                Ok(values) => inputs.push(JobInput { region, ..JobInput::whole(JobImage::Values(values, Transform::IDENTITY)) }),
+                Err(error) => results.fail(error, region.is_some()),
+            }
+        }
+        self.submit_inputs(inputs, frame_number, guard, results, done);
     }
 
-    /// Writes a region, or the whole frame, into `target`: a tensor for one image, with batch size 1.
-    pub(super) fn preprocess_region(&self, frame: &Frame, region: Option<&Region>, target: &Tensor, scratch: &mut Scratch) -> Result<()> {
-        let preprocess = &self.spec().preprocess;
-        let input = region.map_or_else(|| Ok(JobInput::whole(JobImage::Frame(frame.clone()))), |region| self.input(frame, 0, region))?;
-        let mut bytes = target.bytes_mut()?;
-        match (&input.image, input.alignment) {
-            (JobImage::Frame(frame), Some(Alignment::Keypoints(similarity))) => {
-                preprocess.fill_along(frame, &similarity, &mut bytes, 0, scratch)?;
-            }
-            (JobImage::Frame(frame), Some(Alignment::Rotated(placement))) => {
-                preprocess.fill_rotated(frame, &placement, &mut bytes, 0, scratch)?;
-            }
-            (JobImage::Frame(frame), None) => {
-                preprocess.fill(frame, &mut bytes, 0, scratch)?;
-            }
-            (JobImage::Values(..), _) => {}
-        }
-        Ok(())
+    /// Writes a region, or the whole frame, into `target`: a tensor for one image, with batch size 1. Returns false if no part of the region
+    /// is inside the frame.
+    pub(super) fn preprocess_region(&self, frame: &Frame, region: Option<&Region>, target: &Tensor, scratch: &mut Scratch) -> Result<bool> {
+        let whole = || Ok(Some(JobInput::whole(JobImage::Frame(frame.clone()))));
+        let Some(JobInput { image, alignment, .. }) = region.map_or_else(whole, |region| self.input(frame, 0, region))? else {
+            return Ok(false);
+        };
+        fill_item(&self.spec().preprocess, &image, alignment, &mut target.bytes_mut()?, 0, scratch)?;
+        Ok(true)
     }
 
     /// Returns the port of the image input.

@@ -95,7 +95,7 @@ impl InferenceImpl for RoiClassify {
         };
         let classifier = if objects.is_some() { Stage::classifier(&options) } else { Stage::classifier_of_frames(&options) }?;
         let counts = self.obj().upcast_ref::<Inference>().reuse_counts().clone();
-        let clips = ClipStore::new(&classifier);
+        let clips = ClipStore::new(&classifier).map(Arc::new);
         let reuse = Arc::new(ResultReuse::new(&settings.reuse, classifier.n_frames_at_once(), counts, clips.is_some()));
         Ok(Arc::new(ClassifyWork {
             classifier,

@@ -5,13 +5,15 @@ use serde::Deserialize;
 use super::config;
 use super::input::WrittenInput;
 use crate::runtime::{Dim, PartialShape, Port, Result};
-use crate::tensor::{MAX_RANK, Shape};
+use crate::tensor::{ElementType, MAX_RANK, Shape};
 use crate::vision::InputLayout;
 
 /// Minimum and maximum number of frames of a clip.
 const N_FRAMES: std::ops::RangeInclusive<usize> = 2..=256;
 /// Maximum of `stride` and `step`.
 const MAX_FRAMES: u32 = 1000;
+/// Maximum size of a clip, and of all stored frames of a stream.
+pub const MAX_CLIP_BYTES: usize = 1 << 30;
 
 /// How a model's input consists of frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +28,13 @@ pub struct Clip {
     pub layout: ClipLayout,
     /// Shape of one frame of the clip as an image input, with batch size 1.
     pub frame_shape: Shape,
+}
+
+impl Clip {
+    /// Size of a clip with values of this type.
+    pub(crate) fn n_bytes(&self, element: ElementType) -> usize {
+        self.frame_shape.iter().fold(self.n_frames * element.size(), |n_bytes, extent| n_bytes.saturating_mul(*extent))
+    }
 }
 
 /// The order of a clip's axes: batch, channels, time, height, width.
@@ -74,9 +83,9 @@ pub(super) struct WrittenClip {
 }
 
 /// The port of a clip, without its time axis.
-struct ClipPort {
+pub(super) struct ClipPort {
     /// The port of one frame.
-    frame: Port,
+    pub(super) frame: Port,
     /// Extent of the time axis.
     time: Dim,
     /// Index of the time axis in the model's input.
@@ -118,9 +127,9 @@ impl WrittenClip {
         (shape != port.shape).then_some(shape)
     }
 
-    /// Returns the port of one frame.
-    pub(super) fn frame_port(&self, port: &Port) -> Result<Port> {
-        self.port(port).map(|port| port.frame).ok_or_else(|| {
+    /// Returns the port of a clip, with the port of one frame.
+    pub(super) fn clip_port(&self, port: &Port) -> Result<ClipPort> {
+        self.port(port).ok_or_else(|| {
             let axes = match self.layout {
                 ClipLayout::Ncthw => "[N, C, T, H, W]",
                 ClipLayout::Ntchw => "[N, T, C, H, W]",
@@ -132,10 +141,10 @@ impl WrittenClip {
         })
     }
 
-    /// Returns the clip, and the shape of the model's input with batch size 1. `frame_shape` is the shape of one frame.
-    pub(super) fn read(&self, port: &Port, frame_shape: Shape) -> Result<(Clip, Shape)> {
-        let clip_port = self.port(port);
-        let time = clip_port.as_ref().map_or(Dim::Dynamic, |port| port.time);
+    /// Returns the clip, and the shape of the model's input with batch size 1. `clip_port` is what [`WrittenClip::clip_port`] returns for
+    /// `port`, and `frame_shape` is the shape of one frame.
+    pub(super) fn read(&self, port: &Port, clip_port: &ClipPort, frame_shape: Shape) -> Result<(Clip, Shape)> {
+        let &ClipPort { time, time_axis, has_one, .. } = clip_port;
         let (min, max) = (N_FRAMES.start(), N_FRAMES.end());
         let n_frames = self.n_frames(&time).ok_or_else(|| match self.frames {
             None if time.is_open() => {
@@ -156,7 +165,6 @@ impl WrittenClip {
         let mut extents = [0; MAX_RANK];
         let mut rest = frame_shape.iter().copied();
         let rank = port.shape.dims().len().min(MAX_RANK);
-        let (time_axis, has_one) = clip_port.map_or((usize::MAX, false), |port| (port.time_axis, port.has_one));
         for (axis, extent) in extents.iter_mut().enumerate().take(rank) {
             *extent = match axis {
                 1 if has_one => 1,
@@ -165,6 +173,37 @@ impl WrittenClip {
             };
         }
         let clip = Clip { n_frames, stride, step, layout: self.layout, frame_shape };
+        let n_bytes = clip.n_bytes(port.element);
+        if n_bytes > MAX_CLIP_BYTES {
+            return Err(config(format!(
+                "[clip]: expected a clip of at most {MAX_CLIP_BYTES} bytes, got {n_frames} frames of {frame_shape} {}, which are {n_bytes} bytes. Reduce the number of frames or their size",
+                port.element
+            )));
+        }
         Ok((clip, Shape::new(&extents[..rank])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_large_clip_is_refused_with_its_size() {
+        let read = |n_frames: usize, extent: usize| {
+            let written = WrittenClip { frames: None, stride: None, step: None, layout: ClipLayout::Ncthw };
+            let dims = [1, 3, n_frames, extent, extent].map(Dim::Fixed);
+            let port = Port::new("clip", ElementType::F32, PartialShape::new(dims.to_vec()).unwrap());
+            let clip_port = written.clip_port(&port).unwrap();
+            written.read(&port, &clip_port, Shape::new(&[1, 3, extent, extent]))
+        };
+        let (clip, shape) = read(64, 1024).unwrap();
+        assert_eq!((clip.n_bytes(ElementType::F32), &shape[..]), (805_306_368, &[1, 3, 64, 1024, 1024][..]));
+        let error = read(128, 1024).unwrap_err().to_string();
+        assert!(
+            ["1073741824 bytes", "128 frames of [1, 3, 1024, 1024] f32", "1610612736 bytes"].iter().all(|part| error.contains(part)),
+            "{error}"
+        );
+        assert!(read(2, 1 << 31).is_err());
     }
 }
