@@ -10,7 +10,7 @@ use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, PixelRe
 use serde_json::Value;
 
 use crate::harness::{
-    FRAME_TIME, Folder, attach, caps, collect, detect, face, feed, make_clip, on_buffers, picture, pipeline, results, run,
+    FRAME_TIME, Folder, attach, caps, collect, detect, face, feed, make_clip, on_buffers, picture, pipeline, results, run, stamp,
 };
 use crate::reference::real;
 use crate::rig::{Rig, SIZE, black};
@@ -154,6 +154,44 @@ fn object_keeps_its_id_while_the_camera_turns() {
     assert!(ids("", "GRAY8").0 > 1);
     let (_, warnings) = ids("camera-motion=true", "GRAY16_LE");
     assert!(warnings.len() == 1 && warnings[0].contains("camera-motion has no effect"), "{warnings:?}");
+}
+
+/// Starts a stream of the turning camera.
+fn turning_rig() -> Rig {
+    let rig = Rig::new("roitrack camera-motion=true");
+    rig.link();
+    rig.event(gst::event::StreamStart::new("stream"));
+    rig.event(gst::event::Caps::new(&caps("GRAY8", Size::new(320, 240))));
+    rig.segment();
+    rig
+}
+
+/// Pushes frame `n` with the view of frame `turned` of the turning camera. Returns the track ID of the object.
+fn track_in(rig: &Rig, n: u64, turned: u64) -> i32 {
+    let (buffer, rect) = turning(turned);
+    let mut buffer = stamp(buffer, n);
+    let object = Detection { classifications: vec![], ..face(n as i32 + 1, rect) };
+    meta::attach(buffer.make_mut(), results(Size::new(320, 240), n, vec![object]));
+    rig.source.push(buffer).unwrap();
+    rig.left()[0].tracks[0]
+}
+
+#[test]
+fn camera_motion_that_is_set_again_is_not_compared_with_an_old_frame() {
+    let rig = turning_rig();
+    // Between the frames 0 and 5, the camera turns by 30 pixels. The tracker follows the object, which moves by 6 pixels per frame.
+    let track = |n: u64| {
+        rig.element.set_property("camera-motion", !(1..5).contains(&n));
+        track_in(&rig, n, n)
+    };
+    assert_eq!((0..8).map(track).collect::<Vec<_>>(), [1; 8]);
+}
+
+#[test]
+fn first_frame_after_a_time_jump_is_compared_with_the_next_frame() {
+    let rig = turning_rig();
+    // The time goes back by 1000 frames, so the tracks end. Then the camera turns by 30 pixels, which is more than the width of the object.
+    assert_eq!([(1000, 0), (0, 1), (1, 6)].map(|(n, turned)| track_in(&rig, n, turned)), [1, 2, 2]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! `roitrack` writes only metas, and reads pixels only for `camera-motion`. If a buffer is shared, the element copies the buffer, but not the memory of the buffer. This module
-//! decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
+//! `roitrack` writes only metas, and reads pixels only for `camera-motion`. If a buffer is shared, the element copies the buffer, but not the
+//! memory of the buffer. This module decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
 
@@ -322,6 +322,15 @@ impl RoiTrack {
             );
             return Err(gst::FlowError::NotNegotiated);
         };
+        {
+            let mut state = self.state.lock().unwrap();
+            if state.is_other_scene(&buffer) {
+                gst::info!(CAT, imp = self, "time jump from {:?} to {:?}: all tracks end", state.pts, buffer.pts());
+                state.tracker.reset();
+                state.camera.reset();
+            }
+            state.pts = buffer.pts();
+        }
         self.estimate_camera_motion(&buffer);
         let results = meta::take(&mut buffer, size);
         let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
@@ -334,12 +343,6 @@ impl RoiTrack {
             let settings = self.settings.lock().unwrap();
             let mut state = self.state.lock().unwrap();
             state.n_frames += 1;
-            if state.is_other_scene(&buffer) {
-                gst::info!(CAT, imp = self, "time jump from {:?} to {:?}: all tracks end", state.pts, buffer.pts());
-                state.tracker.reset();
-                state.camera.reset();
-            }
-            state.pts = buffer.pts();
             let method = match settings.tracking_type {
                 TrackingType::Iou => TrackMethod::Iou,
                 TrackingType::Sort => TrackMethod::Sort,
@@ -386,12 +389,15 @@ impl RoiTrack {
 }
 
 impl RoiTrack {
-    /// If the property `camera-motion` is set, sets the motion of the camera from the previous frame to this one.
+    /// If the property `camera-motion` is set, sets the motion of the camera from the previous frame to this one. Otherwise removes the
+    /// previous frame, so that a later estimate does not compare with it.
     fn estimate_camera_motion(&self, buffer: &gst::Buffer) {
-        if !self.settings.lock().unwrap().camera_motion {
+        let is_on = self.settings.lock().unwrap().camera_motion;
+        let mut state = self.state.lock().unwrap();
+        if !is_on {
+            state.camera.reset();
             return;
         }
-        let mut state = self.state.lock().unwrap();
         let State { tracker, camera, info, warned_of_pixels, .. } = &mut *state;
         let estimated = match info {
             Some(info) => buffer::frame(buffer, info).and_then(|frame| camera.update(&frame)).map_err(|error| error.to_string()),
