@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use roiflow::devices;
-use roiflow::frame::{Frame, PixelFormat, Rect, Size};
+use roiflow::frame::{Frame, Outcome, PixelFormat, Rect, Size};
 use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
 use roiflow::stages::{Description, KnownBy, ModelSpec, Source, Stage, StageOptions, Task};
 use roiflow::tensor::ElementType;
@@ -628,6 +628,10 @@ fn quantized_tensors_represent_numbers_by_scale_and_zero_point() {
     spec.heads[0].decode(&outputs, Size::new(64, 64), &mut results).unwrap();
     assert_eq!((results.boxes.len(), results.boxes[0].class_id, results.boxes[0].row), (1, 0, 1));
     assert!((results.boxes[0].score - 0.8).abs() < 1e-6, "{:?}", results.boxes);
+    let memory = |results: &Results| results.numbers.iter().map(|numbers| numbers.as_ptr()).collect::<Vec<_>>();
+    let of_first = memory(&results);
+    spec.heads[0].decode(&outputs, Size::new(64, 64), &mut results).unwrap();
+    assert_eq!((of_first.len(), memory(&results)), (1, of_first), "the next image uses the same memory");
     for (input, output, parts) in [
         ("quantization = { scale = 0.0 }", "", ["[input] `quantization`", "expected a scale"]),
         ("quantization = { zero-point = 1 }", "", ["missing field `scale`", "line 6"]),
@@ -640,5 +644,23 @@ fn quantized_tensors_represent_numbers_by_scale_and_zero_point() {
     ] {
         let message = load(input, output).unwrap_err().to_string();
         assert!(parts.iter().all(|part| message.contains(part)), "{parts:?}: {message}");
+    }
+}
+
+#[test]
+fn head_converts_only_the_quantized_outputs_that_it_reads() {
+    let info = ports(&[("image", &[1, 3, 64, 64])], &[("first", &[1, 2]), ("second", &[1, 3])]);
+    let scratch = Scratch::new("quantized heads");
+    let text = "version = 1\ntask = \"classification\"\n[output]\ndecoder = \"custom\"\n\
+                quantization = { first = { scale = 2.0 }, second = { scale = 3.0, zero-point = 1 } }\n";
+    let spec = ModelSpec::load(&StageOptions { description: Some(scratch.file("model.toml", text)), ..options() }, &info).unwrap();
+    let outputs =
+        [Output { name: "first", shape: &[1, 2], data: &[1.0, 2.0] }, Output { name: "second", shape: &[1, 3], data: &[1.0, 2.0, 3.0] }];
+    let expected: [&[f32]; 2] = [&[2.0, 4.0], &[0.0, 3.0, 6.0]];
+    for (head, expected) in spec.heads.iter().zip(expected) {
+        let mut results = Results::default();
+        head.decode(&outputs, Size::new(64, 64), &mut results).unwrap();
+        assert_eq!(results.numbers, [expected], "head `{}`", head.name);
+        assert!(matches!(&results.attributes[0].outcome, Outcome::Tensor { data, .. } if **data == *expected), "{:?}", results.attributes);
     }
 }

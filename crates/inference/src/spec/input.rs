@@ -75,9 +75,10 @@ impl Quantization {
         Ok(self)
     }
 
-    /// Converts integers of an output to the numbers that they represent.
-    pub(super) fn numbers(self, integers: &[f32]) -> Vec<f32> {
-        integers.iter().map(|integer| (integer - self.zero_point as f32) * self.scale).collect()
+    /// Converts integers of an output to the numbers that they represent. Replaces the values of `numbers`.
+    pub(super) fn convert(self, integers: &[f32], numbers: &mut Vec<f32>) {
+        numbers.clear();
+        numbers.extend(integers.iter().map(|integer| (integer - self.zero_point as f32) * self.scale));
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Head {
     pub roles: Vec<(usize, Arc<str>)>,
     /// Labels of the classes.
     pub labels: Labels,
-    /// Index of each quantized output, and how its integers represent numbers.
+    /// Index of each quantized output that the decoder reads, and how its integers represent numbers.
     quantized: Vec<(usize, Quantization)>,
 }
 
@@ -52,12 +52,17 @@ impl Head {
         if self.quantized.is_empty() {
             return self.decode_numbers(outputs, input, results);
         }
-        let numbers: Vec<Vec<f32>> = self.quantized.iter().map(|(idx, quantization)| quantization.numbers(outputs[*idx].data)).collect();
+        // The numbers of a head are valid until the next head is decoded: several heads can read the same output with different scales.
+        let mut memory = std::mem::take(&mut results.numbers);
+        memory.resize_with(memory.len().max(self.quantized.len()), Vec::new);
         let mut outputs = outputs.to_vec();
-        for ((idx, _), numbers) in self.quantized.iter().zip(&numbers) {
+        for ((idx, quantization), numbers) in self.quantized.iter().zip(&mut memory) {
+            quantization.convert(outputs[*idx].data, numbers);
             outputs[*idx].data = numbers;
         }
-        self.decode_numbers(&outputs, input, results)
+        let decoded = self.decode_numbers(&outputs, input, results);
+        results.numbers = memory;
+        decoded
     }
 
     /// Like [`Head::decode`], for outputs that are not quantized.
@@ -254,6 +259,7 @@ impl Context<'_> {
         };
         let quantized: Vec<(usize, Quantization)> = quantization.iter().map(quantized).collect::<Result<_>>()?;
         let n_heads = output_idxs.len();
+        let is_read = |head_idx: Option<usize>, (output_idx, _): &&(usize, Quantization)| head_idx.is_none_or(|idx| idx == *output_idx);
         let head = |output_idx: Option<usize>| Head {
             name: if n_heads == 1 { name.clone() } else { output_idx.map_or("", |output_idx| info.outputs[output_idx].name()).into() },
             decoder_name: decoder_name.as_str().into(),
@@ -261,7 +267,7 @@ impl Context<'_> {
             output_idx,
             roles: roles.clone(),
             labels: labels.clone(),
-            quantized: quantized.clone(),
+            quantized: quantized.iter().filter(|output| is_read(output_idx, output)).copied().collect(),
         };
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
     }

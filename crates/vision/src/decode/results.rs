@@ -42,10 +42,12 @@ pub struct Results {
     rotated_of_rows: Vec<(u32, RotatedRect)>,
     /// Statistics of the outputs. `None` if statistics are not enabled.
     pub survey: Option<Survey>,
+    /// Memory for the numbers of quantized outputs, which the caller of a decoder converts. Reused for the next image.
+    pub numbers: Vec<Vec<f32>>,
 }
 
 impl Results {
-    /// Removes all results, but not the statistics in `survey`.
+    /// Removes all results, but not the statistics in `survey` and the memory in `numbers`.
     pub fn clear(&mut self) {
         self.boxes.clear();
         self.attributes.clear();
