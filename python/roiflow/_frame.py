@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from roiflow._png import read_gray
 from roiflow._vision import Attribute
 
 __all__ = ["Frame", "FrameObject"]
@@ -53,6 +54,8 @@ def _attribute(name: str, data: Mapping[str, Any], size: tuple[int, int]) -> Att
         corners = _points(data["corners"], size)
         if "angle" in data:
             return Attribute(name, model, "rotated-box", corners)
+        if "png" in data:
+            return _image_attribute(name, model, data, read_gray(data["png"], cells), corners)
         if "runs" in data:
             runs = np.asarray(data["runs"], np.int64)
             inside = np.where(np.arange(len(runs)) % 2 == 1, 255, 0).astype(np.uint8)
@@ -79,6 +82,18 @@ def _attribute(name: str, data: Mapping[str, Any], size: tuple[int, int]) -> Att
     if "value" in data:
         return Attribute(name, model, "value", _number(data["value"]))
     return None
+
+
+def _image_attribute(name: str, model: str, data: Mapping[str, Any], pixels: npt.NDArray[np.uint16], corners: Floats) -> Attribute:
+    """Convert a mask or map whose cells are the pixels of an image."""
+    if "area" in data:
+        return Attribute(name, model, "mask", pixels.astype(np.uint8), corners=corners)
+    if "min" not in data:
+        return Attribute(name, model, "class-map", pixels.astype(np.int64), corners=corners, labels=tuple(data.get("labels", ())))
+    # Pixel 0 is a cell without a finite number. The pixels 1 to 65535 represent the numbers from `min` to `max`.
+    low, high = _number(data["min"]), _number(data["max"])
+    numbers = np.where(pixels == 0, np.nan, low + (pixels - 1.0) / 65_534 * (high - low))
+    return Attribute(name, model, "value-map", numbers.astype(np.float32), corners=corners)
 
 
 def _attributes(items: Iterable[tuple[str, Any]], size: tuple[int, int]) -> dict[str, Attribute]:

@@ -4,18 +4,22 @@
 the command or the plugin are skipped.
 """
 
+import base64
 import datetime
 import gc
+import io
 import json
 import logging
 import os
 import pathlib
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -524,6 +528,74 @@ def test_objects_have_all_kinds_of_attributes(tmp_path, monkeypatch):
     assert of["mask"].value.tolist() == [[0, 255, 255], [0, 0, 0]] and of["mask"].corners[1].tolist() == [200, 25]
     assert (of["road"].value.tolist(), of["road"].labels) == ([[4, 4, 0]], ("a",))
     assert of["depth"].value[0, 0] == 1.5
+
+
+def png_lines(values):
+    """The lines of a PNG image whose first lines use each of the five filters: none, left, above, mean, Paeth."""
+    n_bytes, rows = values.dtype.itemsize, values.astype(values.dtype.newbyteorder(">")).view(np.uint8).astype(int)
+    left, above = np.zeros_like(rows), np.zeros_like(rows)
+    left[:, n_bytes:], above[1:] = rows[:, :-n_bytes], rows[:-1]
+    corner = np.zeros_like(rows)
+    corner[1:] = left[:-1]
+    near = np.stack([left, above, corner])
+    paeth = np.take_along_axis(near, np.abs(left + above - corner - near).argmin(0)[None], 0)[0]
+    predictions = [np.zeros_like(rows), left, above, (left + above) // 2, paeth]
+    return b"".join(bytes([index % 5, *((row - predictions[index % 5][index]) % 256)]) for index, row in enumerate(rows))
+
+
+def png(values):
+    """A gray PNG image in base64, of uint8 or uint16, with its pixels in two chunks."""
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 8 * values.dtype.itemsize, 0, 0, 0, 0)
+    packed = zlib.compress(png_lines(values))
+    chunks = [(b"IHDR", header), (b"tEXt", b"a\0b"), (b"IDAT", packed[:9]), (b"IDAT", packed[9:]), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks]
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode()
+
+
+def attributes_of(tmp_path, monkeypatch, **attributes):
+    cells = {"corners": [{"x": 0.5, "y": 0.25}] * 3, "model": {"name": "m"}}
+    data = {"classifications": {name: {**cells, **attribute} for name, attribute in attributes.items()}}
+    (tmp_path / "lines").write_text(json.dumps(line(**data)))
+    [frame] = fake(tmp_path, monkeypatch, f"cat {tmp_path}/lines")
+    return frame.attributes
+
+
+def test_masks_and_maps_can_be_images(tmp_path, monkeypatch):
+    random = np.random.default_rng(7)
+    bytes_of, numbers_of = random.integers(0, 256, (12, 7), np.uint8), random.integers(1, 65_536, (11, 5), np.uint16)
+    numbers_of[3, 2], numbers_of[5, 1], numbers_of[6, 4] = 0, 1, 65_535
+    image = pytest.importorskip("PIL.Image").open(io.BytesIO(base64.b64decode(png(bytes_of))))
+    assert (np.asarray(image) == bytes_of).all(), "another program reads the image of this test"
+    of_bytes = {"columns": 7, "rows": 12, "png": png(bytes_of)}
+    depth = {"columns": 5, "rows": 11, "png": png(numbers_of), "min": -2.0, "max": 8.0}
+    roads = {**of_bytes, "areas": [], "labels": ["road"]}
+    of = attributes_of(tmp_path, monkeypatch, mask={**of_bytes, "area": 5.0}, roads=roads, depth=depth)
+    assert {name: attribute.kind for name, attribute in of.items()} == {"mask": "mask", "roads": "class-map", "depth": "value-map"}
+    assert of["mask"].value.dtype == np.uint8 and (of["mask"].value == bytes_of).all()
+    assert (of["roads"].value == bytes_of).all() and of["roads"].labels == ("road",)
+    value = of["depth"].value
+    assert value.dtype == np.float32 and np.isnan(value[3, 2]) and (value[5, 1], value[6, 4]) == (-2.0, 8.0)
+    expected = -2.0 + (numbers_of - 1.0) / 65_534 * 10.0
+    assert np.nanmax(np.abs(value - np.where(numbers_of == 0, np.nan, expected))) < 1e-5
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "no base64!", png(np.zeros((2, 2), np.uint8))[:60], png(np.zeros((2, 2), np.uint8))])
+def test_a_wrong_image_of_a_mask_is_an_error(text, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="expected a gray PNG image of 3x2 pixels"):
+        attributes_of(tmp_path, monkeypatch, mask={"columns": 3, "rows": 2, "png": text, "area": 1.0})
+
+
+@needs_command
+def test_masks_of_the_command_can_be_images(tmp_path):
+    def mask(form):
+        graph = f"{{source}} ! roidetect name=detect model={TINY / 'mask.onnx'} device=CPU ! {{json}} masks={form} ! {{video}}"
+        (tmp_path / "masks.toml").write_text(f'version = 1\nname = "m"\ndescription = "d"\n[pipeline]\ngraph = "{graph}"\n')
+        [frame] = ov.Pipeline(tmp_path / "masks.toml", input="test:", frames=1)
+        [found] = [attribute for found in frame.objects for attribute in found.attributes.values() if attribute.kind == "mask"]
+        return found.value
+
+    runs, image = mask("runs"), mask("png")
+    assert runs.shape == image.shape and ((image >= 128) == (runs == 255)).all() and (runs == 255).any() and (runs == 0).any()
 
 
 def test_a_missing_command_is_one_sentence_with_the_install_line(monkeypatch, tmp_path):
