@@ -291,8 +291,8 @@ class Results(Sequence[Detection]):
         - `mask_opacity`: opacity of masks and maps in percent, 0 to 100.
         - `title`: text in the bottom-left corner.
         - `font`: a font file in TrueType or OpenType format, for characters that the built-in font lacks.
-        - `blur`, `pixelate`: labels of objects that are made unrecognizable; `*`: all objects. The boxes of objects that the detector missed
-          stay visible.
+        - `blur`, `pixelate`: labels of objects that are made unrecognizable; `*`: all objects. Objects that the detector missed stay
+          recognizable.
 
         Raises ValueError if the size of the image differs from that of the results, and ReadError if the font cannot be read.
         """

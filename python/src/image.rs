@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use roiflow_images::draw::{Canvas, Plane};
 use roiflow_images::file;
-use roiflow_images::font::Typeface;
+use roiflow_images::font::{LastTypeface, Typeface};
 use roiflow_images::overlay::{Painter, Style, Surroundings};
 use roiflow_images::privacy::{Privacy, PrivacyRules};
 use roiflow_vision::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, Size};
@@ -21,6 +22,8 @@ use crate::tensor::{ElementType, Layout};
 
 /// The colorimetry of gray arrays, whose values are from 0 to 255.
 const COLORIMETRY: Colorimetry = Colorimetry { matrix: ColorMatrix::Bt601, range: ColorRange::Full };
+/// The font of the last call of [`_plot`] with a font.
+static FONT: Mutex<LastTypeface> = Mutex::new(LastTypeface::new());
 
 /// Returns the pixel format of an array with this number of channels.
 fn format_of(n_channels: usize, color: &str) -> PyResult<PixelFormat> {
@@ -144,7 +147,7 @@ pub fn _plot<'py>(
     let results = results.results.clone();
     let typeface = match font {
         None => Typeface::default(),
-        Some(path) => Typeface::with_file(&path).map_err(ReadError::new_err)?,
+        Some(path) => FONT.lock().unwrap_or_else(PoisonError::into_inner).of_file(&path).map_err(ReadError::new_err)?,
     };
     let (blur, pixelate) = privacy;
     let obscured = Privacy::default().follow(&PrivacyRules { blur, pixelate, ..PrivacyRules::default() }, size, Some(&results));

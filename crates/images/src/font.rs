@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use std::time::SystemTime;
 
 use ab_glyph::{Font as _, FontArc, FontVec, GlyphId, PxScale, point};
 
@@ -54,6 +55,34 @@ impl Default for Typeface {
 impl fmt::Debug for Typeface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Typeface of {} fonts", self.0.len())
+    }
+}
+
+/// The typeface of the font file that was read last, for a caller that draws each image with the same file.
+#[derive(Debug, Default)]
+pub struct LastTypeface(Option<(PathBuf, SystemTime, Typeface)>);
+
+impl LastTypeface {
+    /// Creates the store, without a typeface.
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    /// Returns the typeface of a file. Reads the file only if its path or its modification time is not that of the last call.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Typeface::with_file`].
+    pub fn of_file(&mut self, path: &Path) -> Result<Typeface, String> {
+        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
+        if let Some((last, last_modified, typeface)) = &self.0
+            && last == path
+            && modified == Some(*last_modified)
+        {
+            return Ok(typeface.clone());
+        }
+        let typeface = Typeface::with_file(path)?;
+        self.0 = modified.map(|modified| (path.to_owned(), modified, typeface.clone()));
+        Ok(typeface)
     }
 }
 
@@ -398,5 +427,25 @@ mod tests {
         let (wrong, gone) = (wrong.unwrap_err(), Typeface::with_file(&path).unwrap_err());
         assert!(wrong.contains("TrueType") && wrong.contains("roiflow-font"), "{wrong}");
         assert!(gone.contains("roiflow-font") && gone.starts_with("reading the font"), "{gone}");
+    }
+
+    #[test]
+    fn last_font_is_read_again_only_if_its_file_has_changed() {
+        let path = std::env::temp_dir().join(format!("roiflow-last-font-{}.ttf", std::process::id()));
+        let write = |bytes: &[u8], seconds: u64| {
+            std::fs::write(&path, bytes).unwrap();
+            let modified = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        };
+        let mut last = LastTypeface::new();
+        write(include_bytes!("../fonts/DejaVuSans-subset.ttf"), 1000);
+        assert_eq!(last.of_file(&path).unwrap().0.len(), 2);
+        write(b"not a font", 1000);
+        assert_eq!(last.of_file(&path).unwrap().0.len(), 2, "the file is not read again");
+        write(b"not a font", 1001);
+        assert!(last.of_file(&path).unwrap_err().contains("TrueType"));
+        assert!(last.of_file(Path::new("/gone.ttf")).unwrap_err().contains("gone.ttf"), "another file");
+        std::fs::remove_file(&path).unwrap();
+        assert!(last.of_file(&path).unwrap_err().starts_with("reading the font"));
     }
 }
