@@ -205,7 +205,7 @@ pub struct FrameResults {
 }
 
 impl FrameResults {
-    /// Sets the frame size and scales the geometry of the frame's attributes. Detections are not changed.
+    /// Sets the frame size, and scales the geometry of the frame's attributes and the boxes of lost tracks. Detections are not changed.
     pub fn set_size(&mut self, size: Size) {
         let was = std::mem::replace(&mut self.size, size);
         if was != size && was.width > 0 && was.height > 0 {
