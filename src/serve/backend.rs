@@ -180,6 +180,10 @@ impl Backend for Pipelines {
     fn announce_gap(&self, gap: Gap) {
         publish::announce_gap(gap);
     }
+
+    fn forget_gap(&self, stream: &str) {
+        publish::forget_gap(stream);
+    }
 }
 
 /// Returns the names and paths of the descriptions in a folder.

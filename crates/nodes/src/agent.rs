@@ -18,7 +18,7 @@ use crate::membership::{Effect, Membership, State};
 use crate::placement::Policy;
 use crate::planner::{Decision, Planner, Purpose};
 use crate::timing::Timing;
-use crate::types::{Epoch, Facts, Member, Session, StreamSpec};
+use crate::types::{Epoch, Facts, Interruption, Member, Session, StreamSpec};
 use crate::view::{Scope, View};
 use crate::worker::{Action, StreamEvent, Worker};
 
@@ -80,6 +80,15 @@ pub enum Output {
         epoch: Epoch,
         /// Its specification.
         spec: StreamSpec,
+    },
+    /// Results of a stream are missing: [`Action::Interrupted`].
+    Interrupted {
+        /// Name of the stream.
+        stream: String,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Why results are missing.
+        interruption: Interruption,
     },
     /// Set the epoch of a stream: [`Action::SetEpoch`].
     SetEpoch {
@@ -314,6 +323,7 @@ impl Agent {
         for action in actions {
             match action {
                 Action::Start { stream, epoch, spec } => outputs.push(Output::Start { stream, epoch, spec }),
+                Action::Interrupted { stream, epoch, interruption } => outputs.push(Output::Interrupted { stream, epoch, interruption }),
                 Action::SetEpoch { stream, epoch } => outputs.push(Output::SetEpoch { stream, epoch }),
                 Action::Change { stream, epoch, spec } => outputs.push(Output::Change { stream, epoch, spec }),
                 Action::Stop { stream } => outputs.push(Output::Stop { stream }),

@@ -13,6 +13,8 @@
 //! | a stream moves for another reason | gives it to another node, with the present owner as `from`: the present owner runs it until the new owner has published a result |
 //! | a hand-over takes longer than [`Policy::handover`], or the new owner reports `Failed` | gives the stream back to `from` |
 //! | the new owner of a hand-over has published a result | removes `from` from the assignment, in the same epoch |
+//! | the session of `from` has expired | creates its record as `Dead` |
+//! | the session of `from` is gone, and the new owner has no result yet | replaces `from` by the interruption, in the same epoch |
 //! | a stream was removed | deletes its assignment and its status |
 //!
 //! While the planner's view is not current, and while it has no lock, it writes nothing.
@@ -293,8 +295,13 @@ impl Planner {
                         placed.at = items.nodes.get_key_value(&assignment.owner.node).map(|(name, _)| name.as_str());
                         let progress = self.progress(now, view, name, &assignment);
                         placed.is_movable = progress == Progress::Settled;
-                        if progress == Progress::Settled && assignment.from.is_some() {
-                            requests.extend(self.complete(view, name));
+                        if let Some(from) = &assignment.from {
+                            match (progress, view.life(&from.owner, now, &self.timing)) {
+                                (Progress::Settled, _) => requests.extend(self.complete(view, name, None)),
+                                (Progress::Starting, Life::Expired) => requests.extend(self.bury(&from.owner)),
+                                (Progress::Starting, Life::Gone) => requests.extend(self.complete(view, name, Some(ended(view, from)))),
+                                _ => {}
+                            }
                         }
                         if progress == Progress::Failed {
                             self.avoid(now, name, &assignment.owner.node);
@@ -353,7 +360,7 @@ impl Planner {
         let status = view.items().statuses.get(stream).map(|status| &status.value);
         match status.filter(|status| status.epoch == assignment.epoch).map(|status| status.state) {
             Some(StreamState::Failed) => Progress::Failed,
-            Some(StreamState::Running) => Progress::Settled,
+            _ if assignment.has_result(status) => Progress::Settled,
             // A lost source is lost on all nodes, so a stream that waits may move if no hand-over is in progress.
             Some(StreamState::Waiting) if assignment.from.is_none() => Progress::Settled,
             _ if assignment.from.is_some() && now.saturating_sub(since) >= self.policy.handover => Progress::Failed,
@@ -375,7 +382,7 @@ impl Planner {
         let earlier = view.items().assignments.get(stream);
         let epoch = earlier.map_or(0, |earlier| earlier.value.epoch.0 + 1).max(spec.revision.0);
         let from = earlier.and_then(|earlier| self.from(view, now, &earlier.value, &owner));
-        let interruption = earlier.and_then(|earlier| interruption(view, &earlier.value, from.is_some(), reason));
+        let interruption = earlier.and_then(|earlier| interruption(view, stream, &earlier.value, from.is_some(), reason));
         let assignment = Assignment { owner, epoch: Epoch(epoch), from, interruption };
         let (key, value, ttl) = (keys::assign(stream), to_json(&assignment), None);
         let request = match earlier {
@@ -388,15 +395,16 @@ impl Planner {
         Some((purpose, request))
     }
 
-    /// Ends a hand-over: the assignment has no earlier owner any more. Otherwise a stream that later waits for its source would look like a
-    /// hand-over without a result, and be taken back.
-    fn complete(&mut self, view: &View, stream: &str) -> Option<(Purpose, Request)> {
+    /// Ends a hand-over: the assignment has no earlier owner any more. Otherwise a stream that fails later would look like a hand-over that
+    /// failed, and be taken back. `interruption` is set if the earlier owner has ended before the first result.
+    fn complete(&mut self, view: &View, stream: &str, interruption: Option<Interruption>) -> Option<(Purpose, Request)> {
         let purpose = Purpose::Assign(stream.to_owned());
         if self.written.contains_key(stream) || self.busy.contains(&purpose) {
             return None;
         }
         let Versioned { revision, value } = view.items().assignments.get(stream)?;
-        let assignment = Assignment { from: None, ..value.clone() };
+        let interruption = value.interruption.clone().or(interruption);
+        let assignment = Assignment { from: None, interruption, ..value.clone() };
         let request = Request::Update { key: keys::assign(stream), revision: *revision, value: to_json(&assignment), ttl: None };
         self.written.insert(stream.to_owned(), Written { assignment, revision: None });
         self.busy.insert(purpose.clone());
@@ -435,16 +443,25 @@ impl Planner {
 }
 
 /// What interrupts a stream whose next assignment replaces `earlier`; `None`: the earlier owner runs it until the next owner has a result.
-fn interruption(view: &View, earlier: &Assignment, runs_on: bool, reason: Reason) -> Option<Interruption> {
+fn interruption(view: &View, stream: &str, earlier: &Assignment, runs_on: bool, reason: Reason) -> Option<Interruption> {
+    let status = view.items().statuses.get(stream).map(|status| &status.value);
+    if earlier.interruption.is_some() && !earlier.has_result(status) {
+        // The earlier owner has not reported it: it would do so after its first result.
+        return earlier.interruption.clone();
+    }
+    let earlier = Ownership { owner: earlier.owner.clone(), epoch: earlier.epoch };
+    match reason {
+        Reason::Failed => Some(Interruption { earlier, cause: Cause::StreamFailed }),
+        _ if runs_on => None,
+        _ => Some(ended(view, &earlier)),
+    }
+}
+
+/// The interruption by an owner whose session has ended.
+fn ended(view: &View, earlier: &Ownership) -> Interruption {
     let record = view.items().nodes.get(&earlier.owner.node).map(|record| &record.value);
     let has_left = record.is_some_and(|record| record.session == earlier.owner.session && record.presence == Presence::Left);
-    let cause = match reason {
-        Reason::Failed => Cause::StreamFailed,
-        _ if runs_on => return None,
-        _ if has_left => Cause::NodeLeft,
-        _ => Cause::NodeLost,
-    };
-    Some(Interruption { earlier: Ownership { owner: earlier.owner.clone(), epoch: earlier.epoch }, cause })
+    Interruption { earlier: earlier.clone(), cause: if has_left { Cause::NodeLeft } else { Cause::NodeLost } }
 }
 
 /// How far an owner has come with a stream.
@@ -533,9 +550,11 @@ mod tests {
             Some(assignment)
         }
 
+        /// The node `b` reports a state in epoch 4.
         fn state(&mut self, seconds: u64, state: StreamState) {
-            let status = Status { owner: member("b"), epoch: Epoch(4), state, reason: None };
-            self.see(seconds, &keys::status("s"), &status);
+            let had_result = self.view.items().statuses.get("s").is_some_and(|status| status.value.has_result);
+            let has_result = had_result || state == StreamState::Running;
+            self.see(seconds, &keys::status("s"), &Status { owner: member("b"), epoch: Epoch(4), state, has_result, reason: None });
         }
     }
 
@@ -574,6 +593,55 @@ mod tests {
         of_drained_node.see(20, &keys::drain("b"), &crate::types::Drain::default());
         let moved = of_drained_node.pass(21).unwrap();
         assert_eq!((moved.from, moved.interruption), (Some(earlier), None), "the earlier owner runs it until then");
+    }
+
+    /// A planner that sees a hand-over from `a` to `b`, and the earlier owner.
+    fn handed_over() -> (Elected, Ownership) {
+        let mut planner = Elected::new();
+        let from = Ownership { owner: member("a"), epoch: Epoch(3) };
+        let assignment = Assignment { owner: member("b"), epoch: Epoch(4), from: Some(from.clone()), interruption: None };
+        planner.see(1, &keys::assign("s"), &assignment);
+        (planner, from)
+    }
+
+    #[test]
+    fn an_earlier_owner_that_ends_before_the_first_result_interrupts_the_stream() {
+        let (mut planner, from) = handed_over();
+        let removed = planner.view.apply(at(2), Change::Removed { key: keys::node("a") });
+        planner.planner.changed(at(2), &planner.view, &removed);
+        assert_eq!(planner.pass(5), None, "it may come back");
+        let requests = planner.planner.plan(at(20), &planner.view);
+        assert!(matches!(&requests[..], [(Purpose::Bury(node), _)] if node == "a"), "{requests:?}");
+        let dead = NodeRecord { session: Session(1), presence: Presence::Dead, facts: Facts::default() };
+        planner.see(21, &keys::node("a"), &dead);
+        let interruption = Some(Interruption { earlier: from, cause: Cause::NodeLost });
+        let expected = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption };
+        assert_eq!(planner.pass(22), Some(expected));
+        assert_eq!(planner.pass(90), None, "nobody can take the stream back");
+    }
+
+    #[test]
+    fn an_earlier_owner_that_ends_after_the_first_result_interrupts_nothing() {
+        let (mut planner, _) = handed_over();
+        planner.state(2, StreamState::Running);
+        planner.state(3, StreamState::Waiting);
+        planner.see(3, &keys::node("a"), &NodeRecord { session: Session(1), presence: Presence::Left, facts: Facts::default() });
+        assert_eq!(planner.pass(4), Some(Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: None }));
+    }
+
+    #[test]
+    fn an_interruption_is_passed_on_by_an_owner_without_a_result() {
+        let mut planner = Elected::new();
+        let interruption = Some(Interruption { earlier: Ownership { owner: member("c"), epoch: Epoch(3) }, cause: Cause::NodeLost });
+        let first = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: interruption.clone() };
+        planner.see(1, &keys::assign("s"), &first);
+        planner.state(2, StreamState::Waiting);
+        planner.see(3, &keys::drain("b"), &crate::types::Drain::default());
+        let mut with_result = planner.clone();
+        let moved = planner.pass(20).unwrap();
+        assert_eq!((moved.owner, moved.interruption), (member("a"), interruption));
+        with_result.state(4, StreamState::Running);
+        assert_eq!(with_result.pass(20).unwrap().interruption, None, "it was reported");
     }
 
     #[test]

@@ -173,10 +173,11 @@ pub struct Assignment {
     pub owner: Member,
     /// The epoch of this assignment.
     pub epoch: Epoch,
-    /// In a hand-over: the earlier owner. It runs the stream in its own epoch until the owner reports [`StreamState::Running`] in this epoch.
+    /// In a hand-over: the earlier owner. It runs the stream in its own epoch until the owner reports a result in this epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Ownership>,
-    /// Set if the earlier owner does not run the stream until the owner has a result. Results of the time between are missing.
+    /// Set if the earlier owner does not run the stream until the owner has a result. Results of the time between are missing. If the earlier
+    /// owner ends during a hand-over, this is set later, in the same epoch. If an owner had no result, this is passed on to the next owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interruption: Option<Interruption>,
 }
@@ -214,7 +215,7 @@ pub struct Ownership {
 impl Assignment {
     /// Whether the owner has published a result in the epoch of this assignment. A hand-over is then complete.
     pub fn has_result(&self, status: Option<&Status>) -> bool {
-        status.is_some_and(|status| status.epoch == self.epoch && status.state == StreamState::Running)
+        status.is_some_and(|status| status.epoch == self.epoch && status.has_result)
     }
 }
 
@@ -227,6 +228,9 @@ pub struct Status {
     pub epoch: Epoch,
     /// The state.
     pub state: StreamState,
+    /// Whether a result was published in this epoch, also if the stream waits or has failed since.
+    #[serde(default)]
+    pub has_result: bool,
     /// Why the stream failed or waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

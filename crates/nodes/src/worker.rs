@@ -21,8 +21,9 @@
 //! | the lease ends, `keep-running` | any | `Detached` | |
 //! | the lease ends | any | none | `Stop` |
 //! | the specification or the assignment is removed | any | none | `Stop` |
-//! | named | none | `Owned` | `Start` |
-//! | named, in another epoch | any | `Owned` | `SetEpoch` |
+//! | named | none | `Owned` | `Interrupted` if the assignment has an interruption, `Start` |
+//! | named, in another epoch | any | `Owned` | `Interrupted` if the assignment has an interruption, `SetEpoch` |
+//! | named, interruption added | `Owned` | `Owned` | `Interrupted` |
 //! | named, specification changed | `Owned` | `Owned` | `Change` |
 //! | another owner, this node is `from`, no result of the new epoch | `Owned`, `Leaving` | `Leaving` | |
 //! | another owner, no result of its epoch | `Detached` | `Detached` | |
@@ -35,7 +36,7 @@ use std::time::Duration;
 
 use crate::coordinator::{Error, Reply, Request, Revision};
 use crate::keys;
-use crate::types::{Epoch, Member, Ownership, Status, StreamSpec, StreamState, to_json};
+use crate::types::{Assignment, Epoch, Interruption, Member, Ownership, Status, StreamSpec, StreamState, to_json};
 use crate::view::View;
 
 /// Why a stream runs on this node; see the module documentation.
@@ -72,8 +73,18 @@ pub enum Action {
         /// Its specification.
         spec: StreamSpec,
     },
-    /// The results of the running stream carry this epoch from now on. The stream is not interrupted. Report [`StreamEvent::Running`] for the
-    /// first of them.
+    /// Results are missing before the first result of this epoch. Comes before the `Start` or `SetEpoch` of the epoch; later if the earlier
+    /// owner ends during a hand-over.
+    Interrupted {
+        /// Name of the stream.
+        stream: String,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Why results are missing.
+        interruption: Interruption,
+    },
+    /// The results of the running stream carry this epoch from now on. The program may restart the stream for this: [`Action::Interrupted`]
+    /// comes before. Report [`StreamEvent::Running`] for the first of them.
     SetEpoch {
         /// Name of the stream.
         stream: String,
@@ -110,7 +121,11 @@ struct Entry {
     own: Ownership,
     spec: Revision,
     state: StreamState,
+    /// Whether a result was published in the epoch.
+    has_result: bool,
     reason: Option<String>,
+    /// The interruption before this epoch that was reported as an action.
+    interruption: Option<Interruption>,
     /// A status that was sent, until the view has it: without a revision until its reply arrives.
     sent: Option<(Status, Option<Revision>)>,
     /// When a status that could not be written is tried again.
@@ -118,6 +133,16 @@ struct Entry {
 }
 
 impl Entry {
+    /// Reports the interruption before an assignment of this node, unless it was reported already.
+    fn interrupt(&mut self, stream: &str, assignment: &Assignment) -> Option<Action> {
+        if self.interruption == assignment.interruption {
+            return None;
+        }
+        self.interruption.clone_from(&assignment.interruption);
+        let interruption = self.interruption.clone()?;
+        Some(Action::Interrupted { stream: stream.to_owned(), epoch: assignment.epoch, interruption })
+    }
+
     /// Whether this node tells the state of the stream to the other nodes, and no request that does so is in flight.
     fn has_status(&self) -> bool {
         self.phase == Phase::Owned && self.state != StreamState::Starting && !matches!(self.sent, Some((_, None)))
@@ -180,6 +205,7 @@ impl Worker {
     /// Handles what happened to a stream. An event of an earlier epoch has no effect.
     pub fn stream_event(&mut self, now: Duration, view: &View, stream: &str, epoch: Epoch, event: StreamEvent) -> Vec<Action> {
         let Some(entry) = self.streams.get_mut(stream).filter(|entry| entry.own.epoch == epoch) else { return Vec::new() };
+        entry.has_result |= event == StreamEvent::Running;
         (entry.state, entry.reason) = match event {
             StreamEvent::Running => (StreamState::Running, None),
             StreamEvent::Waiting(reason) => (StreamState::Waiting, Some(reason)),
@@ -225,16 +251,31 @@ impl Worker {
         if member == Some(&assignment.owner) {
             let own = Ownership { owner: assignment.owner.clone(), epoch: assignment.epoch };
             let Some(entry) = entry else {
-                let (phase, state) = (Phase::Owned, StreamState::Starting);
-                let entry = Entry { phase, own, spec: spec.revision, state, reason: None, sent: None, retry_at: None };
+                let mut entry = Entry {
+                    phase: Phase::Owned,
+                    own,
+                    spec: spec.revision,
+                    state: StreamState::Starting,
+                    has_result: false,
+                    reason: None,
+                    interruption: None,
+                    sent: None,
+                    retry_at: None,
+                };
+                let mut actions = Vec::from_iter(entry.interrupt(stream, assignment));
                 self.streams.insert(name(), entry);
-                return vec![Action::Start { stream: name(), epoch: assignment.epoch, spec: spec.value.clone() }];
+                actions.push(Action::Start { stream: name(), epoch: assignment.epoch, spec: spec.value.clone() });
+                return actions;
             };
-            let mut actions = Vec::new();
             entry.phase = Phase::Owned;
-            if entry.own != own {
+            let is_new = entry.own != own;
+            if is_new {
                 // The number of the first frame of the new epoch is not known here, so the state is unknown as well.
-                (entry.own, entry.state, entry.reason) = (own, StreamState::Starting, None);
+                (entry.own, entry.state, entry.has_result, entry.reason) = (own, StreamState::Starting, false, None);
+                entry.interruption = None;
+            }
+            let mut actions = Vec::from_iter(entry.interrupt(stream, assignment));
+            if is_new {
                 actions.push(Action::SetEpoch { stream: name(), epoch: assignment.epoch });
             }
             if entry.spec != spec.revision {
@@ -268,7 +309,8 @@ impl Worker {
             return None;
         }
         let own = entry.own.clone();
-        let wanted = Status { owner: own.owner, epoch: own.epoch, state: entry.state, reason: entry.reason.clone() };
+        let (owner, epoch) = (own.owner, own.epoch);
+        let wanted = Status { owner, epoch, state: entry.state, has_result: entry.has_result, reason: entry.reason.clone() };
         let mut current = view.items().statuses.get(stream).map(|item| (&item.value, item.revision));
         match &entry.sent {
             Some((_, None)) => return None,
@@ -299,7 +341,7 @@ mod tests {
 
     use super::*;
     use crate::coordinator::{Change, Item};
-    use crate::types::{Assignment, Session};
+    use crate::types::{Cause, Session};
 
     const NOW: Duration = Duration::from_secs(100);
 
@@ -347,7 +389,8 @@ mod tests {
         }
 
         fn status(&mut self, node: &str, epoch: u64, state: StreamState) -> Vec<Action> {
-            self.see(&keys::status("s"), &Status { owner: member(node), epoch: Epoch(epoch), state, reason: None })
+            let has_result = state == StreamState::Running;
+            self.see(&keys::status("s"), &Status { owner: member(node), epoch: Epoch(epoch), state, has_result, reason: None })
         }
 
         fn event(&mut self, epoch: u64, event: StreamEvent) -> Vec<Action> {
@@ -386,6 +429,36 @@ mod tests {
         node.assign("a", 3, None);
         node.assign("b", 4, Some(own("a", 3)));
         assert_eq!(node.assign("a", 5, None), [Action::SetEpoch { stream: "s".to_owned(), epoch: Epoch(5) }]);
+    }
+
+    #[test]
+    fn an_interruption_is_reported_once_before_the_stream_starts_or_goes_on_in_a_new_epoch() {
+        let interruption = |node: &str, epoch| Interruption { earlier: own(node, epoch), cause: Cause::NodeLost };
+        let assignment = |epoch, interruption| Assignment { owner: member("a"), epoch: Epoch(epoch), from: None, interruption };
+        let reported = |epoch, interruption| Action::Interrupted { stream: "s".to_owned(), epoch: Epoch(epoch), interruption };
+        let mut node = Node::new(false);
+        let actions = node.see(&keys::assign("s"), &assignment(3, Some(interruption("b", 2))));
+        assert!(matches!(&actions[..], [first, Action::Start { .. }] if *first == reported(3, interruption("b", 2))), "{actions:?}");
+        assert!(node.see(&keys::assign("s"), &assignment(3, Some(interruption("b", 2)))).is_empty());
+        let actions = node.see(&keys::assign("s"), &assignment(5, Some(interruption("b", 4))));
+        let set_epoch = Action::SetEpoch { stream: "s".to_owned(), epoch: Epoch(5) };
+        assert_eq!(actions, [reported(5, interruption("b", 4)), set_epoch], "a hand-over that is taken back");
+        let set_epoch = Action::SetEpoch { stream: "s".to_owned(), epoch: Epoch(7) };
+        assert_eq!(node.see(&keys::assign("s"), &assignment(7, None)), [set_epoch]);
+        let actions = node.see(&keys::assign("s"), &assignment(7, Some(interruption("c", 6))));
+        assert_eq!(actions, [reported(7, interruption("c", 6))], "the earlier owner has ended during the hand-over");
+    }
+
+    #[test]
+    fn a_stream_that_waits_after_its_first_result_still_says_that_it_had_one() {
+        let mut node = Node::new(false);
+        node.assign("a", 3, None);
+        node.event(3, StreamEvent::Running);
+        node.worker.status_reply(NOW, &node.view, "s", &Ok(Reply::Written(Revision(90))));
+        let actions = node.event(3, StreamEvent::Waiting("no camera".to_owned()));
+        let [Action::WriteStatus { request: Request::Update { value, .. }, .. }] = &actions[..] else { panic!("{actions:?}") };
+        let status: Status = serde_json::from_slice(value).unwrap();
+        assert!(status.has_result && status.state == StreamState::Waiting, "{status:?}");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Missing results between two machines that have processed the same stream.
 
+/// The epoch in the IDs of results is the number of an assignment times this, plus a number that counts starts of the stream.
+pub const EPOCHS_PER_ASSIGNMENT: u64 = 1_000_000;
+
 /// Missing results before the first result of an assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {

@@ -22,7 +22,7 @@ pub mod similarity;
 pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Outcome, ScoredLabel, TrackState};
-pub use gap::{Gap, LastResult};
+pub use gap::{EPOCHS_PER_ASSIGNMENT, Gap, LastResult};
 pub use geometry::{Geometry, Grid, Keypoint, Keypoints, RotatedRect, Skeleton};
 pub use rect::{PixelRect, Point, Rect, Size};
 pub use scene::{Direction, SceneEvent, SceneEventKind};

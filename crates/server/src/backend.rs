@@ -38,9 +38,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns what is wrong with the description of the stream, or why it cannot start.
     fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure>;
 
-    /// Announces that results are missing before the first result of an assignment. Called before the stream starts. The program reports
-    /// the gap to the destinations of the stream.
+    /// Announces that results are missing before the first result of an assignment. Called before the stream starts, or later if the
+    /// earlier machine has ended meanwhile. The program reports the gap to the destinations of the stream.
     fn announce_gap(&self, gap: Gap);
+
+    /// Forgets the announced gap of a stream. Called when the stream was removed from this server.
+    fn forget_gap(&self, stream: &str);
 }
 
 /// A stream that was started.

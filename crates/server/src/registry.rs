@@ -319,14 +319,15 @@ impl Registry {
     }
 
     /// Announces that results are missing before the first result of an assignment.
-    pub(crate) fn announce_gap(&self, gap: Gap) {
+    fn announce_gap(&self, gap: Gap) {
         self.0.events.add(&gap.stream, EventKind::Warning, format!("results are missing: {}", gap.reason));
         self.0.backend.announce_gap(gap);
     }
 
     /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results. A stream that cannot start is
-    /// tried again later. A stream that runs under another number is restarted; one that runs with another description is changed.
-    pub(crate) fn place(&self, spec: StreamSpec, assignment: u64) {
+    /// tried again later. A stream that runs under another number is restarted; one that runs with another description is changed. `gap` is
+    /// called when no result of an earlier number is made any more, and its gap is announced.
+    pub(crate) fn place(&self, spec: StreamSpec, assignment: u64, gap: impl FnOnce() -> Option<Gap>) {
         let name = spec.name.clone();
         let new = || Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
         let entry = lock(&self.0.streams).entry(name.clone()).or_insert_with(new).clone();
@@ -335,7 +336,9 @@ impl Registry {
             let slot = lock(&entry.slot);
             (slot.spec.clone(), slot.assignment)
         };
+        let announce = || gap().into_iter().for_each(|gap| self.announce_gap(gap));
         if earlier == assignment {
+            announce();
             if before != spec
                 && let Err(error) = self.replace(&entry, spec)
             {
@@ -348,6 +351,7 @@ impl Registry {
         } else {
             self.stop(&entry);
         }
+        announce();
         {
             let mut slot = lock(&entry.slot);
             (slot.spec, slot.assignment) = (spec, assignment);
@@ -361,6 +365,7 @@ impl Registry {
         let _working = lock(&entry.work);
         self.stop(&entry);
         lock(&self.0.streams).remove(name);
+        self.0.backend.forget_gap(name);
         self.0.events.add(name, EventKind::Removed, "");
     }
 
@@ -662,6 +667,8 @@ pub(crate) mod tests {
         pub(crate) started: Vec<String>,
         pub(crate) stopped: Vec<String>,
         pub(crate) changed: Vec<String>,
+        /// Starts, stops and gaps, in order.
+        pub(crate) log: Vec<String>,
     }
 
     struct FakeRunning(String, Arc<Mutex<FakeState>>, bool);
@@ -692,7 +699,13 @@ pub(crate) mod tests {
             }
         }
 
-        fn announce_gap(&self, _gap: Gap) {}
+        fn announce_gap(&self, gap: Gap) {
+            self.state().log.push(format!("gap {}", gap.assignment));
+        }
+
+        fn forget_gap(&self, stream: &str) {
+            self.state().log.push(format!("forget {stream}"));
+        }
 
         fn inspect(&self, model: &std::path::Path) -> Result<String, Failure> {
             let refused = Failure { is_usage: true, message: "the file is no model".into() };
@@ -702,6 +715,7 @@ pub(crate) mod tests {
         fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
             self.check(start)?;
             self.state().started.push(start.name.clone());
+            self.state().log.push(format!("start {}", start.name));
             feed.event(EventKind::Started, "");
             feed.publish(crate::FrameResult {
                 results: Arc::default(),
@@ -737,6 +751,7 @@ pub(crate) mod tests {
 
         fn stop(&self) -> Counters {
             lock(&self.1).stopped.push(self.0.clone());
+            lock(&self.1).log.push(format!("stop {}", self.0));
             self.status().counters
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! If the earlier machine has stopped a stream before this machine starts it, results of the time between are missing. The program
 //! announces such a gap before it starts the stream. Each `roipublish` of the stream reports it as a record after its first result, so
-//! each destination learns of it.
+//! each destination learns of it. If the earlier machine ends while this one starts the stream, the program announces the gap later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -20,10 +20,15 @@ struct Announced {
 
 static ANNOUNCED: LazyLock<Mutex<BTreeMap<String, Announced>>> = LazyLock::new(Mutex::default);
 
-/// Announces a gap. Call this before the stream starts. It replaces an earlier gap of the stream.
+/// Announces a gap. Call this before the stream starts, or as soon as the gap is known. It replaces an earlier gap of the stream.
 pub fn announce_gap(gap: Gap) {
     let mut all = ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(gap.stream.clone(), Announced { gap, reported: BTreeSet::new() });
+}
+
+/// Removes the gap of a stream that runs on this machine no longer.
+pub fn forget_gap(stream: &str) {
+    ANNOUNCED.lock().unwrap_or_else(PoisonError::into_inner).remove(stream);
 }
 
 /// Returns the record that reports the gap before this assignment of a stream. Returns `None` if there is no gap, or if it was already
@@ -62,5 +67,7 @@ mod tests {
         assert_eq!((&*record.kind, &*serde_json::to_string(&record.body).unwrap()), ("gap", expected));
         assert_eq!(take(Some("gate"), 7, "a"), None, "a pipeline that starts again");
         assert_eq!(take(Some("gate"), 7, "b"), Some(record));
+        forget_gap("gate");
+        assert_eq!(take(Some("gate"), 7, "c"), None, "the stream was removed");
     }
 }

@@ -23,15 +23,13 @@ use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Maps, Masks, Method, Numbering, WhenFull, gaps, permit};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
-use crate::frame::{FrameResults, InferenceStatus, Size, coco, csv, json};
+use crate::frame::{EPOCHS_PER_ASSIGNMENT, FrameResults, InferenceStatus, Size, coco, csv, json};
 use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
 use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
 
-/// Highest number of epochs of one assignment: how often a process can start a stream.
-const EPOCHS_PER_ASSIGNMENT: u64 = 1_000_000;
 /// The largest number of an assignment whose epochs fit into 64 bits.
 const MAX_ASSIGNMENT: u64 = u64::MAX / EPOCHS_PER_ASSIGNMENT - 1;
 
@@ -425,7 +423,7 @@ impl BaseTransformImpl for RoiPublish {
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
         let image = self.share_pixels(buffer)?;
-        let (route, is_first, message, lost_rois) = {
+        let (route, is_first, has_assignment, message, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
@@ -438,7 +436,7 @@ impl BaseTransformImpl for RoiPublish {
                 *is_reported = true;
                 *sizes
             });
-            (state.route.clone(), is_first, message, lost_rois)
+            (state.route.clone(), is_first, state.assignment > 0, message, lost_rois)
         };
         let publisher = &route.publisher;
         if let Some((attached_size, size)) = lost_rois {
@@ -457,7 +455,7 @@ impl BaseTransformImpl for RoiPublish {
             memory.discard(place.offset);
         }
         let published = message.map_or(Ok(()), |message| publisher.publish(message));
-        if is_first {
+        if has_assignment {
             self.publish_gap();
         }
         published.map(|()| gst::FlowSuccess::Ok).map_err(|refused| match refused {
@@ -512,7 +510,8 @@ impl RoiPublish {
         }
     }
 
-    /// Reports results that are missing before the first result of this assignment.
+    /// Reports results that are missing before the first result of this assignment, once. Usually the first result has just been published.
+    /// If the earlier machine has ended during a hand-over, the gap may be announced later.
     fn publish_gap(&self) {
         let stream_id = self.settings.lock().unwrap().stream_id.clone();
         let gap = self

@@ -26,7 +26,7 @@ mod permit;
 mod route;
 
 pub use frame_memory::FrameMemory;
-pub use gaps::announce_gap;
+pub use gaps::{announce_gap, forget_gap};
 pub(crate) use imp::capture_time;
 pub use permit::permit_results;
 

@@ -363,7 +363,7 @@ impl World {
                 }
                 Output::Stop { .. } => this.run = None,
                 Output::Fence(deadline) => this.fence = deadline,
-                Output::Change { .. } | Output::Note(_) => {}
+                Output::Change { .. } | Output::Interrupted { .. } | Output::Note(_) => {}
             }
         }
     }
@@ -425,8 +425,14 @@ impl World {
 
     fn check_assignment(&mut self, before: &Assignment) {
         let Some(after) = self.assignment().filter(|after| after != before) else { return };
-        // The end of a hand-over changes neither the owner nor the epoch.
-        if before.from.is_some() && after == (Assignment { from: None, ..before.clone() }) {
+        // The end of a hand-over changes neither the owner nor the epoch. It names the earlier owner if that one has ended.
+        if let Some(from) = &before.from
+            && after == (Assignment { from: None, interruption: after.interruption.clone(), ..before.clone() })
+        {
+            let named = after.interruption.as_ref().map(|interruption| &interruption.earlier);
+            if after.interruption != before.interruption && (named != Some(from) || !self.has_ended(&from.owner)) {
+                self.violate("a hand-over is interrupted although the earlier owner has not ended");
+            }
             return;
         }
         if after.epoch <= before.epoch {

@@ -8,7 +8,7 @@ use roiflow_nodes::coordinator::{Change, Error, Event, Reply, Request, Ticket};
 use roiflow_nodes::placement::{Policy, Reason};
 use roiflow_nodes::store::Store;
 use roiflow_nodes::timing::Timing;
-use roiflow_nodes::types::{Assignment, Capacity, Facts, NodeRecord, Presence};
+use roiflow_nodes::types::{Assignment, Capacity, Facts, NodeRecord, Presence, Status};
 use roiflow_nodes::worker::StreamEvent;
 use roiflow_nodes::{Epoch, Member, Session, StreamSpec, keys};
 
@@ -632,7 +632,7 @@ impl World {
                     let run = self.nodes[idx].runs.get_mut(&stream).expect("it runs");
                     (run.epoch, run.frame, run.is_reported) = (epoch, 0, false);
                 }
-                Output::Change { .. } => {}
+                Output::Change { .. } | Output::Interrupted { .. } => {}
                 Output::Stop { stream } => {
                     self.nodes[idx].runs.remove(&stream).expect("it runs");
                 }
@@ -716,12 +716,26 @@ impl World {
         self.push_message(node, 1, What::AtNode { node, process, connection, event: Event::Reply { ticket, result } });
     }
 
-    /// A stream gets another owner: the earlier owner is named in the assignment, or its session has ended.
+    /// A stream gets another owner: the earlier owner is named in the assignment, or its session has ended. An interruption that was not
+    /// reported remains in the assignment.
     fn check_assignment(&mut self, key: &str, before: &Assignment) {
         let stream = key.strip_prefix(keys::ASSIGN).expect("the caller checked it");
         let Some(after) = assignment(&self.store, stream) else { return };
-        // The end of a hand-over changes neither the owner nor the epoch.
-        if before.from.is_some() && after == (Assignment { from: None, ..before.clone() }) {
+        let has_result = before.has_result(status(&self.store, stream).as_ref());
+        if before.interruption.is_some() && !has_result && after.interruption != before.interruption {
+            self.violate(format!("{stream}: the interruption {:?} is lost: {after:?}", before.interruption));
+        }
+        // The end of a hand-over changes neither the owner nor the epoch. The earlier owner ran until the first result, or has ended.
+        if let Some(from) = &before.from
+            && after == (Assignment { from: None, interruption: after.interruption.clone(), ..before.clone() })
+        {
+            let named = after.interruption.as_ref().map(|interruption| &interruption.earlier);
+            let is_named = named == Some(from) && self.has_ended(&from.owner);
+            // Without an interruption, the new owner has a result.
+            let is_allowed = if before.interruption == after.interruption { has_result } else { is_named };
+            if !is_allowed {
+                self.violate(format!("{stream}: a hand-over ends without a result or a gap: {before:?}, then {after:?}"));
+            }
             return;
         }
         if after.epoch <= before.epoch {
@@ -733,7 +747,8 @@ impl World {
         }
         // Without an owner that runs the stream on, results are missing, and the later owner must be able to report it.
         let earlier = after.interruption.as_ref().map(|interruption| (&interruption.earlier.owner, interruption.earlier.epoch));
-        if after.owner != before.owner && after.from.is_none() && earlier != Some((&before.owner, before.epoch)) {
+        let is_named = earlier == Some((&before.owner, before.epoch)) || before.interruption.is_some() && !has_result;
+        if after.owner != before.owner && after.from.is_none() && !is_named {
             self.violate(format!(
                 "{stream}: {:?} was replaced by {:?} without a gap, although nothing runs the stream",
                 before.owner, after.owner
@@ -867,7 +882,14 @@ fn local(now: Duration, rate: f64) -> Duration {
 }
 
 fn assignment(store: &Store, stream: &str) -> Option<Assignment> {
-    let key = keys::assign(stream);
-    let item = store.items(&key).find(|item| item.key == key)?;
+    item(store, &keys::assign(stream))
+}
+
+fn status(store: &Store, stream: &str) -> Option<Status> {
+    item(store, &keys::status(stream))
+}
+
+fn item<T: serde::de::DeserializeOwned>(store: &Store, key: &str) -> Option<T> {
+    let item = store.items(key).find(|item| item.key == key)?;
     serde_json::from_slice(&item.value).ok()
 }

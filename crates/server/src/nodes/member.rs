@@ -74,6 +74,13 @@ struct Wish {
     is_running: bool,
 }
 
+impl Wish {
+    /// Whether the interruption belongs to the epoch in which the stream must run.
+    fn has_interruption(&self) -> bool {
+        self.wanted.as_ref().is_some_and(|(_, epoch)| self.interruption.as_ref().is_some_and(|(_, of)| of == epoch))
+    }
+}
+
 impl Member {
     /// Joins the other nodes.
     ///
@@ -162,17 +169,16 @@ impl Driver {
             for output in self.agent.handle(now(), input) {
                 match output {
                     Output::Submit { ticket, request } => self.coordinator.submit(ticket, request),
-                    Output::Start { .. } | Output::SetEpoch { .. } | Output::Change { .. } if self.leaves_at.is_some() => {}
+                    Output::Start { .. } | Output::Interrupted { .. } | Output::SetEpoch { .. } | Output::Change { .. }
+                        if self.leaves_at.is_some() => {}
                     Output::Start { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
-                        Ok(description) => {
-                            self.streams.note_interruption(&stream, epoch, self.interruption(&stream, epoch));
-                            self.streams.want(&stream, Some((description, epoch)));
-                        }
+                        Ok(description) => self.streams.want(&stream, Some((description, epoch))),
                         Err(error) => {
                             self.note(error.clone());
                             inputs.push_back(Input::Stream { stream, epoch, event: StreamEvent::Failed(error) });
                         }
                     },
+                    Output::Interrupted { stream, epoch, interruption } => self.streams.interrupt(&stream, epoch, interruption),
                     Output::SetEpoch { stream, epoch } => self.streams.set_epoch(&stream, epoch),
                     Output::Change { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
                         Ok(description) => self.streams.change(&stream, description, epoch),
@@ -184,12 +190,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    /// Why results are missing before the first result of this epoch.
-    fn interruption(&self, stream: &str, epoch: Epoch) -> Option<Interruption> {
-        let assignment = &self.agent.view().items().assignments.get(stream)?.value;
-        assignment.interruption.clone().filter(|_| assignment.epoch == epoch)
     }
 
     fn note(&self, text: String) {
@@ -229,15 +229,24 @@ fn reason(reason: &Reason) -> &'static str {
 }
 
 impl Streams {
-    fn note_interruption(&self, stream: &str, epoch: Epoch, interruption: Option<Interruption>) {
+    /// Results are missing before the first result of this epoch. The gap is announced when the stream starts in the epoch, or at once if it
+    /// has started.
+    fn interrupt(self: &Arc<Self>, stream: &str, epoch: Epoch, interruption: Interruption) {
         let mut wishes = lock(&self.wishes);
-        wishes.entry(stream.to_owned()).or_default().interruption = interruption.map(|interruption| (interruption, epoch));
+        let wish = wishes.entry(stream.to_owned()).or_default();
+        wish.interruption = Some((interruption, epoch));
+        if wish.has_interruption() {
+            self.begin(stream, wish);
+        }
     }
 
     fn want(self: &Arc<Self>, stream: &str, wanted: Option<(StreamSpec, Epoch)>) {
         let mut wishes = lock(&self.wishes);
         let wish = wishes.entry(stream.to_owned()).or_default();
         (wish.wanted, wish.reported, wish.is_running) = (wanted, None, false);
+        if wish.wanted.is_none() {
+            wish.interruption = None;
+        }
         self.begin(stream, wish);
     }
 
@@ -286,28 +295,25 @@ impl Streams {
             let (wanted, interruption) = {
                 let mut wishes = lock(&self.wishes);
                 let Some(wish) = wishes.get_mut(stream) else { return };
-                if done.as_ref() == Some(&wish.wanted) {
+                if done.as_ref() == Some(&wish.wanted) && !wish.has_interruption() {
                     wish.is_being_done = false;
                     wish.is_running = wish.wanted.is_some();
-                    if wish.wanted.is_none() {
+                    // An interruption may come before the epoch that it belongs to.
+                    if wish.wanted.is_none() && wish.interruption.is_none() {
                         wishes.remove(stream);
                     }
                     return;
                 }
-                let epoch = wish.wanted.as_ref().map(|(_, epoch)| *epoch);
                 // Taken, because a gap is announced once.
-                (wish.wanted.clone(), wish.interruption.take_if(|(_, of)| Some(*of) == epoch))
+                let interruption = if wish.has_interruption() { wish.interruption.take() } else { None };
+                (wish.wanted.clone(), interruption)
             };
             // Frames of an earlier epoch are not results of the new one.
             let is_new = self.registry.feed(stream).is_err();
             match &wanted {
                 Some((spec, epoch)) => {
-                    if let Some((interruption, _)) = interruption
-                        && let Some(gap) = gap(stream, epoch.0, &interruption, self.results.as_deref())
-                    {
-                        self.registry.announce_gap(gap);
-                    }
-                    self.registry.place(spec.clone(), epoch.0);
+                    let gap = || Some(gap(stream, epoch.0, &interruption?.0, self.results.as_deref()));
+                    self.registry.place(spec.clone(), epoch.0, gap);
                 }
                 None => self.registry.displace(stream),
             }
@@ -344,4 +350,56 @@ impl Streams {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use roiflow_nodes::types::{Cause, Member, Ownership, Session};
+
+    use super::*;
+    use crate::registry::tests::{Fake, registry, spec, wait_until};
+
+    fn interruption(node: &str) -> Interruption {
+        let owner = Member { node: node.to_owned(), session: Session(1) };
+        Interruption { earlier: Ownership { owner, epoch: Epoch(2) }, cause: Cause::NodeLost }
+    }
+
+    /// The streams of this node, whose backend is `fake`.
+    fn streams(folder: &std::path::Path, fake: &Fake) -> Arc<Streams> {
+        let descriptions = Arc::new(Descriptions { key: None });
+        Arc::new(Streams { registry: registry(folder, fake), descriptions, results: None, wishes: Mutex::default() })
+    }
+
+    /// Waits until all wishes are fulfilled.
+    fn settle(streams: &Streams) {
+        wait_until(|| lock(&streams.wishes).values().all(|wish| !wish.is_being_done));
+    }
+
+    #[test]
+    fn gap_is_announced_before_the_stream_starts_in_an_epoch() {
+        let (folder, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+        let streams = streams(folder.path(), &fake);
+        streams.interrupt("door", Epoch(3), interruption("b"));
+        streams.want("door", Some((spec("door", "test:1"), Epoch(3))));
+        settle(&streams);
+        // A hand-over that is taken back: the stream ran in epoch 3 until now.
+        streams.interrupt("door", Epoch(5), interruption("c"));
+        streams.set_epoch("door", Epoch(5));
+        settle(&streams);
+        assert_eq!(fake.state().log, ["gap 3", "start door", "stop door", "gap 5", "start door"]);
+        streams.want("door", None);
+        wait_until(|| streams.have_stopped());
+        assert_eq!(fake.state().log[5..], ["stop door", "forget door"]);
+    }
+
+    #[test]
+    fn gap_of_a_running_stream_is_announced_without_a_restart() {
+        let (folder, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+        let streams = streams(folder.path(), &fake);
+        streams.want("door", Some((spec("door", "test:1"), Epoch(4))));
+        settle(&streams);
+        streams.interrupt("door", Epoch(4), interruption("a"));
+        settle(&streams);
+        assert_eq!(fake.state().log, ["start door", "gap 4"]);
+    }
 }

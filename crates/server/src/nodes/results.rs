@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use roiflow_nodes::types::{Cause, Interruption};
-use roiflow_results::{Gap, LastResult};
+use roiflow_results::{EPOCHS_PER_ASSIGNMENT, Gap, LastResult};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -21,8 +21,8 @@ pub trait ResultLog: std::fmt::Debug + Send + Sync {
     fn subscribe(&self) -> Lines;
 }
 
-/// Returns the gap before an assignment that follows an interruption. `None`: the stream had no result before, so none is missing.
-pub(super) fn gap(stream: &str, assignment: u64, interruption: &Interruption, log: Option<&dyn ResultLog>) -> Option<Gap> {
+/// Returns the gap before an assignment that follows an interruption.
+pub(super) fn gap(stream: &str, assignment: u64, interruption: &Interruption, log: Option<&dyn ResultLog>) -> Gap {
     let node = &interruption.earlier.owner.node;
     let reason = match interruption.cause {
         Cause::NodeLost => format!("the node `{node}` ended without leaving, or lost its connection"),
@@ -30,15 +30,17 @@ pub(super) fn gap(stream: &str, assignment: u64, interruption: &Interruption, lo
         Cause::StreamFailed => format!("the stream failed on the node `{node}`"),
     };
     let last = match log.map(|log| log.last(stream)) {
-        None => None,
-        Some(Ok(None)) => return None,
+        // The server may have had results, and removed them because of their age or number.
+        None | Some(Ok(None)) => None,
         Some(Ok(Some(line))) => last_result(stream, &line),
         Some(Err(error)) => {
             tracing::warn!("cannot read the last result of the stream `{stream}` from before the gap: {error}");
             None
         }
     };
-    Some(Gap { stream: stream.to_owned(), assignment, reason, last })
+    // If the earlier owner has ended during a hand-over, the newest result may be the first one after the gap.
+    let last = last.filter(|last| last.epoch / EPOCHS_PER_ASSIGNMENT < assignment);
+    Gap { stream: stream.to_owned(), assignment, reason, last }
 }
 
 /// Reads the message ID `stream/epoch/frame` of a line, and its time.
@@ -80,15 +82,18 @@ mod tests {
         let found = |answer| gap("door", 8, &interruption, Some(&Fixed(answer)));
         let line = br#"{"message_id":"door/7000002/41","time":"2026-11-26T12:00:00.000Z"}"#.to_vec();
         let time = Some("2026-11-26T12:00:00.000Z".to_owned());
-        let known = found(Ok(Some(line))).unwrap();
+        let known = found(Ok(Some(line)));
         assert_eq!(known.last, Some(LastResult { epoch: 7_000_002, frame: 41, time }));
         assert!(known.reason.contains("the node `a` ended") && known.assignment == 8, "{known:?}");
         for (id, frame) in [("door/7/9.2", Some(9)), ("door/7/gap-3-12", Some(12)), ("d_or/7/9", None), ("?", None)] {
             let line = format!(r#"{{"message_id":"{id}"}}"#).into_bytes();
-            assert_eq!(found(Ok(Some(line))).unwrap().last.map(|last| last.frame), frame, "{id}");
+            assert_eq!(found(Ok(Some(line))).last.map(|last| last.frame), frame, "{id}");
         }
-        assert_eq!(found(Ok(None)), None, "no result was published before");
-        assert_eq!(found(Err("down".to_owned())).unwrap().last, None);
-        assert_eq!(gap("door", 8, &interruption, None).unwrap().last, None);
+        let after = br#"{"message_id":"door/8000000/0","time":"2026-11-26T12:00:00.000Z"}"#.to_vec();
+        for answer in [Ok(None), Ok(Some(after)), Err("down".to_owned())] {
+            let gap = found(answer.clone());
+            assert!(gap.last.is_none() && gap.assignment == 8, "{answer:?}: {gap:?}");
+        }
+        assert_eq!(gap("door", 8, &interruption, None).last, None);
     }
 }
