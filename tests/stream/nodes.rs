@@ -417,6 +417,7 @@ fn old_or_missing_nats_server_is_named_with_advice() {
     };
     let output = run("nats://me:secret77x@127.0.0.1:1");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("Start a server with `nats-server --jetstream`, or correct `--nats`"), "{said}");
     assert!(
         output.status.code() == Some(1) && said.contains("connect to nats://127.0.0.1:1 failed") && !said.contains("secret77x"),
         "{said}"

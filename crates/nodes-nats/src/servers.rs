@@ -59,8 +59,7 @@ impl Servers {
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
         address.finish("credentials, ca, cert, key")?;
-        let host = |(host, port): (String, u16)| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let hosts = address.hosts(DEFAULT_PORT).into_iter().map(host).collect();
+        let hosts = address.host_texts(DEFAULT_PORT);
         Ok(Self { hosts, has_tls, user: address.user, password: address.password, credentials, ca, client })
     }
 
@@ -90,6 +89,7 @@ impl Servers {
         let shown = self.shown();
         let failed = |reason: &dyn std::fmt::Display| format!("connect to {shown} failed: {reason}");
         let lost = Arc::new(lost);
+        let advice = "Start a server with `nats-server --jetstream`, or correct `--nats`";
         let mut last = "there is no server".to_owned();
         for host in &self.hosts {
             let options = self.options(node, lost.clone()).map_err(|error| failed(&error))?;
@@ -110,8 +110,8 @@ impl Servers {
                          newer nats-server"
                     );
                 }
-                Ok(Err(error)) => last = format!("{host}: {}", with_sources(&error)),
-                Err(_) => last = format!("{host}: no connection in time"),
+                Ok(Err(error)) => last = format!("{host}: {}. {advice}", with_sources(&error)),
+                Err(_) => last = format!("{host}: no connection in time. {advice}"),
             }
         }
         Err(failed(&last))
@@ -192,6 +192,7 @@ mod tests {
         for (text, says) in [
             ("http://a", "nats:// or tls://"),
             ("nats://a/path", "without a path"),
+            ("nats://a:422x,b", "expected a port from 1 to 65535 after the host, got `422x`"),
             ("nats://a?cert=x", "both options"),
             ("nats://a?x=1", "unknown option `x`"),
         ] {

@@ -3,6 +3,8 @@
 //! User, password and values of options may name environment variables, as in `${BROKER_PASSWORD}`, so that a secret is not part of the
 //! command line. Errors do not contain credentials.
 
+use std::borrow::Cow;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -16,10 +18,8 @@ pub struct Address {
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
-    /// The host. An IPv6 address has no brackets. A list of hosts is `HOST:PORT,HOST:PORT,HOST`: the port of the last host is in `port`.
-    pub host: String,
-    /// The port.
-    pub port: Option<u16>,
+    /// The hosts of the list before the path, at least one, with their ports. An IPv6 address has no brackets.
+    hosts: Vec<(String, Option<u16>)>,
     /// The path without the first slash, percent-decoded.
     pub path: String,
     /// The path as written, with the first slash.
@@ -39,16 +39,7 @@ impl Address {
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let (login, place) = authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
-        let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':')),
-            None => place.rsplit_once(':').filter(|(_, port)| !port.contains(',')).map_or((place, None), |(host, port)| (host, Some(port))),
-        };
-        if host.is_empty() {
-            return Err(format!("expected a host after {scheme}://, got none"));
-        }
-        let port = port
-            .map(|port| port.parse().map_err(|_| format!("expected a port from 1 to 65535 after the host, got `{port}`")))
-            .transpose()?;
+        let hosts = place.split(',').map(|host| host_and_port(&scheme, host)).collect::<Result<_, _>>()?;
         let (user, password) =
             match login.map(|login| login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)))) {
                 None => (None, None),
@@ -63,8 +54,7 @@ impl Address {
             scheme,
             user: user.filter(|user| !user.is_empty()),
             password,
-            host: decoded(host)?,
-            port,
+            hosts,
             path: decoded(path.strip_prefix('/').unwrap_or(path))?,
             raw_path: path.to_owned(),
             options,
@@ -149,18 +139,14 @@ impl Address {
         }
     }
 
-    /// The hosts of a list of hosts, each with its port.
-    pub fn hosts(&self, default_port: u16) -> Vec<(String, u16)> {
-        let n_hosts = self.host.split(',').count();
-        let host = |(idx, host): (usize, &str)| {
-            // The port of the last host is in `port`. An IPv6 address has several colons.
-            let port = self.port.filter(|_| idx + 1 == n_hosts);
-            match host.rsplit_once(':').filter(|(name, _)| !name.contains(':')) {
-                Some((name, text)) => (name.to_owned(), text.parse().unwrap_or(default_port)),
-                None => (host.to_owned(), port.unwrap_or(default_port)),
-            }
-        };
-        self.host.split(',').enumerate().map(host).collect()
+    /// The hosts of the list, each with its port. An IPv6 address has no brackets.
+    pub(crate) fn hosts(&self, default_port: u16) -> impl Iterator<Item = (String, u16)> {
+        self.hosts.iter().map(move |(host, port)| (host.clone(), port.unwrap_or(default_port)))
+    }
+
+    /// The hosts of the list as `host:port`, or `[host]:port` for an IPv6 address.
+    pub fn host_texts(&self, default_port: u16) -> Vec<String> {
+        self.hosts(default_port).map(|(host, port)| format!("{}:{port}", in_brackets(&host))).collect()
     }
 
     /// Like [`Address::finish`], for files. The error does not list the options of a login, because a file has none.
@@ -170,9 +156,12 @@ impl Address {
 
     /// The address without credentials and options.
     pub(crate) fn shown(&self) -> String {
-        let host = if self.host.contains(':') && !self.host.contains(',') { format!("[{}]", self.host) } else { self.host.clone() };
-        let port = self.port.map_or(String::new(), |port| format!(":{port}"));
-        format!("{}://{host}{port}{}", self.scheme, self.raw_path)
+        let host = |(host, port): &(String, Option<u16>)| {
+            let port = port.map_or(String::new(), |port| format!(":{port}"));
+            format!("{}{port}", in_brackets(host))
+        };
+        let hosts: Vec<String> = self.hosts.iter().map(host).collect();
+        format!("{}://{}{}", self.scheme, hosts.join(","), self.raw_path)
     }
 }
 
@@ -180,6 +169,26 @@ impl std::fmt::Debug for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Address").field(&self.shown()).finish()
     }
+}
+
+/// Reads `host`, `host:port`, `[host]` or `[host]:port`.
+fn host_and_port(scheme: &str, text: &str) -> Result<(String, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
+        // An IPv6 address without brackets has several colons.
+        None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
+        None => text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(format!("expected a host after {scheme}://, got none"));
+    }
+    let port = port.map(|port| port.parse().map_err(|_| format!("expected a port from 1 to 65535 after the host, got `{port}`")));
+    Ok((decoded(host)?, port.transpose()?))
+}
+
+fn in_brackets(host: &str) -> Cow<'_, str> {
+    if host.contains(':') { format!("[{host}]").into() } else { host.into() }
 }
 
 /// Reads a number of bytes with an optional unit: K, M, G (1024-based).
@@ -248,7 +257,7 @@ mod tests {
     #[test]
     fn addresses_have_all_their_parts() {
         let mut address = Address::parse("MQTTS://me:p%40ss@[::1]:8883/a/{stream}?ca=/x%20y.pem&retain=true").unwrap();
-        assert_eq!((&*address.scheme, &*address.host, address.port), ("mqtts", "::1", Some(8883)));
+        assert_eq!((&*address.scheme, address.hosts(1).next()), ("mqtts", Some(("::1".to_owned(), 8883))));
         assert_eq!((address.user.as_deref(), address.password.as_deref(), &*address.path), (Some("me"), Some("p@ss"), "a/{stream}"));
         assert_eq!((address.take("ca").as_deref(), address.take_switch("retain")), (Some("/x y.pem"), Ok(true)));
         assert_eq!((address.finish("ca"), &*address.shown()), (Ok(()), "mqtts://[::1]:8883/a/{stream}"));
@@ -257,11 +266,18 @@ mod tests {
 
     #[test]
     fn hosts_of_a_list_have_their_own_ports() {
-        let hosts = |text: &str| Address::parse(text).unwrap().hosts(4222);
-        let expected = [("a", 4223), ("b", 4222), ("c", 4224)].map(|(host, port)| (host.to_owned(), port));
-        assert_eq!(hosts("nats://me:x@a:4223,b,c:4224/subject"), expected);
-        assert_eq!(hosts("nats://a:1,b"), [("a".to_owned(), 1), ("b".to_owned(), 4222)]);
-        assert_eq!(hosts("nats://[fd00::1]:5"), [("fd00::1".to_owned(), 5)]);
+        for (text, expected) in [
+            ("nats://me:x@a:4223,b,c:4224/subject", &["a:4223", "b:4222", "c:4224"][..]),
+            ("nats://a:1,b", &["a:1", "b:4222"]),
+            ("nats://[fd00::1]:5,[fd00::2],c:6", &["[fd00::1]:5", "[fd00::2]:4222", "c:6"]),
+            ("nats://a,[fd00::2]:5", &["a:4222", "[fd00::2]:5"]),
+            ("nats://fd00::1", &["[fd00::1]:4222"]),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().host_texts(4222), expected, "{text}");
+        }
+        let address = Address::parse("nats://[fd00::1]:5,b/subject").unwrap();
+        assert_eq!(address.hosts(1).collect::<Vec<_>>(), [("fd00::1".to_owned(), 5), ("b".to_owned(), 1)]);
+        assert_eq!(address.shown(), "nats://[fd00::1]:5,b/subject");
     }
 
     #[test]
@@ -278,6 +294,10 @@ mod tests {
             ("mqtt:host", "://"),
             ("mqtt:///topic", "expected a host"),
             ("mqtt://host:port/", "expected a port"),
+            ("nats://a:422x,b", "got `422x`"),
+            ("nats://a,b:70000,c", "got `70000`"),
+            ("nats://[::1]x,c", "got `x`"),
+            ("nats://a,,c", "expected a host"),
             ("mqtt://host/?retain", "NAME=VALUE"),
             ("mqtt://host/%ff", "UTF-8"),
         ] {

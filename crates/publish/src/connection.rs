@@ -60,15 +60,16 @@ impl Endpoint {
         }
         address.take_login("")?;
         let tls = has_tls.then(|| Tls::of(address, "")).transpose()?;
-        let port = address.port.unwrap_or(if has_tls { ports.1 } else { ports.0 });
-        Ok(Self { host: address.host.clone(), port, tls })
+        let mut hosts = address.hosts(if has_tls { ports.1 } else { ports.0 });
+        let (host, port) = hosts.next().ok_or("expected a host, got none")?;
+        Ok(Self { host, port, tls })
     }
 
     /// The endpoints of an address with a list of hosts.
     pub(crate) fn of_each(address: &mut Address, ports: (u16, u16), has_tls: bool) -> Result<Vec<Self>, String> {
         let first = Self::of(address, ports, has_tls)?;
         let hosts = address.hosts(if has_tls { ports.1 } else { ports.0 });
-        Ok(hosts.into_iter().map(|(host, port)| Self { host, port, ..first.clone() }).collect())
+        Ok(hosts.map(|(host, port)| Self { host, port, ..first.clone() }).collect())
     }
 }
 

@@ -51,6 +51,7 @@ pub use deadline::Deadline;
 pub use file_store::{FileStore, absolute, file_name_part};
 pub use framing::Framing;
 pub use line_file::LineFile;
+pub use nats::subject_token;
 pub use output_file::{IfExists, OutputFile, is_stdout, new_file};
 pub use publisher::{Counts, Event, Options, Publisher, Refused, WhenFull};
 pub use retry::Retry;
@@ -85,6 +86,28 @@ impl Message {
     pub fn id(&self) -> String {
         let part = if self.part == 0 { String::new() } else { format!(".{}", self.part) };
         format!("{}/{}/{}{part}", self.stream_name(), self.epoch, self.frame)
+    }
+}
+
+/// Position of a message in its stream. A later message has a higher position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// [`Message::epoch`].
+    pub epoch: u64,
+    /// [`Message::frame`]; for the record of a gap, its last frame.
+    pub frame: u64,
+    /// [`Message::part`].
+    pub part: u32,
+}
+
+impl Position {
+    /// Reads the name of the stream and the position from [`Message::id`], or from the ID `stream/epoch/gap-first-last` of a gap in a spool.
+    pub fn parse(id: &str) -> Option<(&str, Self)> {
+        let mut parts = id.rsplitn(3, '/');
+        let (frame, epoch, stream) = (parts.next()?, parts.next()?, parts.next()?);
+        let frame = frame.rsplit('-').next()?;
+        let (frame, part) = frame.split_once('.').unwrap_or((frame, "0"));
+        Some((stream, Self { epoch: epoch.parse().ok()?, frame: frame.parse().ok()?, part: part.parse().ok()? }))
     }
 }
 
@@ -217,5 +240,24 @@ impl<D: Destination + ?Sized> Destination for Box<D> {
 
     fn close(&mut self) -> Result<(), Failure> {
         (**self).close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_is_read_from_the_id_of_a_message() {
+        let message = Message { stream: Some("gate/left".into()), epoch: 7_000_002, frame: 41, ..Message::default() };
+        let position = |frame, part| Position { epoch: 7_000_002, frame, part };
+        assert_eq!(Position::parse(&message.id()), Some(("gate/left", position(41, 0))));
+        let part = Message { part: 2, ..message };
+        assert_eq!(Position::parse(&part.id()), Some(("gate/left", position(41, 2))));
+        assert_eq!(Position::parse("gate/7000002/gap-3-12"), Some(("gate", position(12, 0))));
+        for id in ["", "x", "gate/7", "gate/x/7", "gate/7/x", "gate/7/1.x"] {
+            assert_eq!(Position::parse(id), None, "{id}");
+        }
+        assert!(position(41, 2) < position(42, 0) && position(42, 0) < Position { epoch: 8_000_000, frame: 0, part: 0 });
     }
 }

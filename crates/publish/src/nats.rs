@@ -172,7 +172,7 @@ impl Protocol for Nats {
         if n_bytes > self.max_payload {
             return Err(format!("a message of {n_bytes} bytes is larger than the server accepts: {} bytes", self.max_payload));
         }
-        let subject = self.subject.of_stream(message.stream_name(), is_token_text);
+        let subject = self.subject.of_stream(&subject_token(message.stream_name()), |_| true);
         let line = format!("HPUB {subject} {}.{number} {} {n_bytes}\r\n{headers}", self.inbox, headers.len());
         Ok([line.as_bytes(), &message.payload, b"\r\n"].concat())
     }
@@ -223,6 +223,11 @@ fn acknowledge(subject: &str, status: Option<String>, payload: &[u8], in_flight:
 }
 
 /// Whether a part of a subject, between two dots, may contain the character.
+/// Returns the name of a stream as a part of a subject: a subject has no spaces and wildcards, and dots separate its parts.
+pub fn subject_token(stream: &str) -> String {
+    stream.chars().map(|c| if is_token_text(c) { c } else { '_' }).collect()
+}
+
 fn is_token_text(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !matches!(c, '.' | '*' | '>')
 }

@@ -45,7 +45,7 @@ impl Kafka {
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         address.take_login("")?;
         let tls = (address.scheme == "kafkas").then(|| Tls::of(&mut address, "")).transpose()?;
-        let hosts = format!("{}:{}", address.host, address.port.unwrap_or(9092));
+        let hosts = address.host_texts(9092).join(",");
         let mechanism = address.take("sasl");
         let mut settings: Vec<(String, String)> = [
             ("bootstrap.servers", &*hosts),
