@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use roiflow_nodes_nats::{Nats, ResultLog, Results, Servers, Storage};
+use roiflow_nodes_nats::{Last, Nats, ResultLog, Results, Servers, Storage};
 use roiflow_server::nodes::{self, Nodes, key::Key};
 use roiflow_server::policy::Policy;
 use roiflow_server::store::Store;
@@ -20,6 +20,7 @@ use super::signals;
 use super::telemetry::Telemetry;
 use super::terminal::Terminal;
 use crate::elements;
+use crate::frame::LastResult;
 use crate::pipeline::{self, SpoolFolder};
 use crate::redaction::Secrets;
 use crate::serve::{Destinations, Pipelines};
@@ -183,8 +184,9 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
 struct Log(ResultLog);
 
 impl nodes::ResultLog for Log {
-    fn last(&self, stream: &str) -> Result<Option<Vec<u8>>, String> {
-        self.0.last(stream)
+    fn last(&self, stream: &str) -> Result<Option<LastResult>, String> {
+        let last = self.0.last(stream)?;
+        Ok(last.map(|Last { position, time }| LastResult { epoch: position.epoch, frame: position.frame, time }))
     }
 
     fn subscribe(&self) -> nodes::Lines {

@@ -29,7 +29,7 @@ use roiflow_nodes::coordinator::{Event, Request, Ticket, Waker};
 use roiflow_nodes::mailbox::Mailbox;
 use tokio::sync::mpsc;
 
-pub use results::ResultLog;
+pub use results::{Last, ResultLog};
 pub use servers::Servers;
 
 /// A client of the coordinator on NATS. A thread of its own has the connection; it ends when the client is dropped.

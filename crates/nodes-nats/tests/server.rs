@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use roiflow_nodes::Coordinator;
 use roiflow_nodes::coordinator::{Change, Error, Event, Reply, Request, Revision, Ticket, call};
-use roiflow_nodes_nats::{Nats, Servers, Storage};
+use roiflow_nodes_nats::{Last, Nats, ResultLog, Results, Servers, Storage};
+use roiflow_publish::Position;
 
 /// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,6 +58,39 @@ impl Server {
         let servers = Servers::parse(&format!("nats://127.0.0.1:{}", self.port)).unwrap();
         let storage = Storage { bucket: "test".to_owned(), replicas: 1, results: None };
         Nats::connect(servers, storage, "a").unwrap()
+    }
+}
+
+/// The JetStream stream of the results.
+fn results() -> Results {
+    let (stream, subjects) = ("test-results".to_owned(), "roiflow.test.*".to_owned());
+    Results { stream, subjects, max_age: Duration::from_secs(3600), max_bytes: 1 << 20 }
+}
+
+impl Server {
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Creates the stream of the results.
+    fn create_results(&self) {
+        let servers = Servers::parse(&format!("nats://{}", self.address())).unwrap();
+        Nats::connect(servers, Storage { bucket: "test".to_owned(), replicas: 1, results: Some(results()) }, "a").unwrap();
+    }
+
+    /// Publishes messages as nodes do: with an ID and the subject of the stream `door`.
+    fn publish(&self, messages: &[(&str, &str)]) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = async_nats::connect(self.address()).await.unwrap();
+            let jetstream = async_nats::jetstream::new(client);
+            for (id, payload) in messages {
+                let mut headers = async_nats::HeaderMap::new();
+                headers.insert("Nats-Msg-Id", *id);
+                let sent = jetstream.publish_with_headers("roiflow.test.door", headers, (*payload).to_owned().into()).await;
+                sent.unwrap().await.unwrap();
+            }
+        });
     }
 }
 
@@ -152,4 +186,67 @@ fn server_that_does_not_answer_is_unreachable_not_down() {
     let error = call(&mut client, Request::Read { key: "streams.door".to_owned() });
     signal("CONT");
     assert!(matches!(error, Err(Error::Unreachable(_))), "{error:?}");
+}
+
+#[test]
+fn server_that_stays_silent_does_not_hide_the_next_one_from_readers_of_results() {
+    let Some(server) = Server::start() else { return };
+    server.create_results();
+    server.publish(&[("door/7000000/41", r#"{"time":"2026-11-26T12:00:00.000Z"}"#)]);
+    // It accepts connections, and sends nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let servers = Servers::parse(&format!("nats://{},{}", silent.local_addr().unwrap(), server.address())).unwrap();
+    let log = ResultLog::start(servers, results(), "a").unwrap();
+    let begin = Instant::now();
+    let last = loop {
+        match log.last("door") {
+            Ok(last) => break last,
+            Err(error) => assert!(begin.elapsed() < LIMIT, "{error}"),
+        }
+    };
+    let position = Position { epoch: 7_000_000, frame: 41, part: 0 };
+    assert_eq!(last, Some(Last { position, time: Some("2026-11-26T12:00:00.000Z".to_owned()) }));
+    assert_eq!(log.last("gate"), Ok(None));
+}
+
+#[test]
+fn live_results_continue_after_a_lost_connection() {
+    let Some(mut server) = Server::start() else { return };
+    server.create_results();
+    let servers = Servers::parse(&format!("nats://{}", server.address())).unwrap();
+    let log = ResultLog::start(servers, results(), "a").unwrap();
+    let mut lines = log.subscribe();
+    let mut next = |say: &str| {
+        let begin = Instant::now();
+        loop {
+            match lines.try_recv() {
+                Ok(line) => return String::from_utf8(line.to_vec()).unwrap(),
+                Err(error) => assert!(begin.elapsed() < LIMIT, "{say}: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // The reader begins to follow at an unknown time, so lines are published until one arrives.
+    let (begin, follower, mut frame) = (Instant::now(), log.subscribe(), 0);
+    while follower.is_empty() {
+        assert!(begin.elapsed() < LIMIT, "no line arrives");
+        frame += 1;
+        server.publish(&[(&format!("door/7000000/{frame}"), &format!("{{\"frame\":{frame}}}"))]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    while next("the newest line") != format!("{{\"frame\":{frame}}}") {}
+    // The reader does not know this port, so it is not there when the server gets these messages.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::mem::replace(&mut server.port, other);
+    server.kill();
+    server.start_again();
+    server.publish(&[
+        ("door/6000000/99", r#"{"of":"an earlier owner"}"#),
+        ("door/7000000/9998", "{}\r{}"),
+        ("door/7000000/9999", r#"{"frame":9999}"#),
+    ]);
+    server.kill();
+    server.port = port;
+    server.start_again();
+    assert_eq!(next("the line of the outage"), r#"{"frame":9999}"#);
 }

@@ -67,16 +67,22 @@ enum Item {
     Dropped(u64),
 }
 
-/// Receives results until the stream is removed or the server ends.
-fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<WeakFeed>, place: Place) -> impl Stream<Item = Item> + use<> {
+/// Receives results until the stream is removed or the server ends. `line` returns the line of a result.
+fn items<T: Clone + Send + 'static>(
+    app: &App,
+    receiver: Receiver<T>,
+    line: fn(T) -> Bytes,
+    feed: Option<WeakFeed>,
+    place: Place,
+) -> BoxStream<'static, Item> {
     let ending = app.ending.clone();
-    stream::unfold((receiver, feed, place, ending), |(mut receiver, feed, place, mut ending)| async move {
+    let items = stream::unfold((receiver, feed, place, ending), move |(mut receiver, feed, place, mut ending)| async move {
         let received = tokio::select! {
             received = receiver.recv() => received,
             _ = ending.wait_for(|is_ending| *is_ending) => return None,
         };
         let item = match received {
-            Ok(published) => Item::Result(published.line().clone()),
+            Ok(result) => Item::Result(line(result)),
             Err(RecvError::Lagged(n_results)) => {
                 match &feed {
                     Some(feed) => feed.upgrade().into_iter().for_each(|feed| feed.count_dropped(n_results)),
@@ -87,29 +93,20 @@ fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<WeakFeed>, 
             Err(RecvError::Closed) => return None,
         };
         Some((item, (receiver, feed, place, ending)))
-    })
+    });
+    items.boxed()
+}
+
+fn line(published: Arc<Published>) -> Bytes {
+    published.line().clone()
 }
 
 /// Receives the results of all streams: those of all nodes, if this node can read them, otherwise those of this server.
 fn items_of_all(app: &App, place: Place) -> BoxStream<'static, Item> {
-    let of_nodes = app.nodes.as_ref().and_then(|(nodes, _)| nodes.results()).map(ResultLog::subscribe);
-    let Some(receiver) = of_nodes else { return items(app, app.registry.hub().subscribe(), None, place).boxed() };
-    let lines = stream::unfold((receiver, place, app.ending.clone()), |(mut receiver, place, mut ending)| async move {
-        let received = tokio::select! {
-            received = receiver.recv() => received,
-            _ = ending.wait_for(|is_ending| *is_ending) => return None,
-        };
-        let item = match received {
-            Ok(line) => Item::Result(line),
-            Err(RecvError::Lagged(n_results)) => {
-                place.0.dropped.fetch_add(n_results, Ordering::Relaxed);
-                Item::Dropped(n_results)
-            }
-            Err(RecvError::Closed) => return None,
-        };
-        Some((item, (receiver, place, ending)))
-    });
-    lines.boxed()
+    match app.nodes.as_ref().and_then(|(nodes, _)| nodes.results()).map(ResultLog::subscribe) {
+        Some(lines) => items(app, lines, |line| line, None, place),
+        None => items(app, app.registry.hub().subscribe(), line, None, place),
+    }
 }
 
 /// Server-sent events of results.
@@ -126,7 +123,7 @@ fn sse(items: impl Stream<Item = Item> + Send + 'static) -> Response {
 
 pub(super) async fn results_of_stream(State(app): State<App>, Path(name): Path<String>) -> Result<Response> {
     let feed = app.registry.feed(&name)?;
-    Ok(sse(items(&app, feed.subscribe(), Some(feed.downgrade()), Place::take(&app)?)))
+    Ok(sse(items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?)))
 }
 
 pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
@@ -135,7 +132,7 @@ pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
 
 pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
     let feed = app.registry.feed(&name)?;
-    let items = items(&app, feed.subscribe(), Some(feed.downgrade()), Place::take(&app)?);
+    let items = items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?);
     Ok(accept(upgrade, items))
 }
 

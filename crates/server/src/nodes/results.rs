@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use roiflow_nodes::types::{Cause, Interruption};
 use roiflow_results::{EPOCHS_PER_ASSIGNMENT, Gap, LastResult};
-use serde_json::Value;
 use tokio::sync::broadcast;
 
 /// Lines of results as they arrive.
@@ -11,11 +10,11 @@ pub type Lines = broadcast::Receiver<Bytes>;
 
 /// The results that all nodes have published.
 pub trait ResultLog: std::fmt::Debug + Send + Sync {
-    /// Returns the newest line of a stream; `None`: there is none. Blocks for seconds if the server does not answer.
+    /// Returns the newest result of a stream; `None`: there is none. Blocks for seconds if the server does not answer.
     ///
     /// # Errors
     /// Returns why the server does not answer.
-    fn last(&self, stream: &str) -> Result<Option<Vec<u8>>, String>;
+    fn last(&self, stream: &str) -> Result<Option<LastResult>, String>;
 
     /// Receives the lines of all streams from now on.
     fn subscribe(&self) -> Lines;
@@ -29,30 +28,14 @@ pub(super) fn gap(stream: &str, assignment: u64, interruption: &Interruption, lo
         Cause::NodeLeft => format!("the node `{node}` has left"),
         Cause::StreamFailed => format!("the stream failed on the node `{node}`"),
     };
-    let last = match log.map(|log| log.last(stream)) {
-        // The server may have had results, and removed them because of their age or number.
-        None | Some(Ok(None)) => None,
-        Some(Ok(Some(line))) => last_result(stream, &line),
-        Some(Err(error)) => {
-            tracing::warn!("cannot read the last result of the stream `{stream}` from before the gap: {error}");
-            None
-        }
-    };
+    // If there is none, the server may have removed it because of its age.
+    let last = log.and_then(|log| {
+        let warn = |error: &String| tracing::warn!("cannot read the last result of the stream `{stream}` from before the gap: {error}");
+        log.last(stream).inspect_err(warn).ok().flatten()
+    });
     // If the earlier owner has ended during a hand-over, the newest result may be the first one after the gap.
     let last = last.filter(|last| last.epoch / EPOCHS_PER_ASSIGNMENT < assignment);
     Gap { stream: stream.to_owned(), assignment, reason, last }
-}
-
-/// Reads the message ID `stream/epoch/frame` of a line, and its time.
-fn last_result(stream: &str, line: &[u8]) -> Option<LastResult> {
-    let line: Value = serde_json::from_slice(line).ok()?;
-    let mut parts = line["message_id"].as_str()?.rsplitn(3, '/');
-    let (frame, epoch, name) = (parts.next()?, parts.next()?, parts.next()?);
-    // The record of a gap ends with its last frame. Other records have the number of a frame, a dot, and a number of their own.
-    let frame = frame.rsplit('-').next()?.split('.').next()?;
-    let time = line["time"].as_str().map(str::to_owned);
-    (name == stream).then_some(())?;
-    Some(LastResult { epoch: epoch.parse().ok()?, frame: frame.parse().ok()?, time })
 }
 
 #[cfg(test)]
@@ -63,10 +46,10 @@ mod tests {
 
     /// The log answers each question with this.
     #[derive(Debug)]
-    struct Fixed(Result<Option<Vec<u8>>, String>);
+    struct Fixed(Result<Option<LastResult>, String>);
 
     impl ResultLog for Fixed {
-        fn last(&self, _stream: &str) -> Result<Option<Vec<u8>>, String> {
+        fn last(&self, _stream: &str) -> Result<Option<LastResult>, String> {
             self.0.clone()
         }
 
@@ -80,17 +63,11 @@ mod tests {
         let owner = Member { node: "a".to_owned(), session: Session(1) };
         let interruption = Interruption { earlier: Ownership { owner, epoch: Epoch(7) }, cause: Cause::NodeLost };
         let found = |answer| gap("door", 8, &interruption, Some(&Fixed(answer)));
-        let line = br#"{"message_id":"door/7000002/41","time":"2026-11-26T12:00:00.000Z"}"#.to_vec();
-        let time = Some("2026-11-26T12:00:00.000Z".to_owned());
-        let known = found(Ok(Some(line)));
-        assert_eq!(known.last, Some(LastResult { epoch: 7_000_002, frame: 41, time }));
+        let last = |epoch| Some(LastResult { epoch, frame: 41, time: Some("2026-11-26T12:00:00.000Z".to_owned()) });
+        let known = found(Ok(last(7_000_002)));
+        assert_eq!(known.last, last(7_000_002));
         assert!(known.reason.contains("the node `a` ended") && known.assignment == 8, "{known:?}");
-        for (id, frame) in [("door/7/9.2", Some(9)), ("door/7/gap-3-12", Some(12)), ("d_or/7/9", None), ("?", None)] {
-            let line = format!(r#"{{"message_id":"{id}"}}"#).into_bytes();
-            assert_eq!(found(Ok(Some(line))).last.map(|last| last.frame), frame, "{id}");
-        }
-        let after = br#"{"message_id":"door/8000000/0","time":"2026-11-26T12:00:00.000Z"}"#.to_vec();
-        for answer in [Ok(None), Ok(Some(after)), Err("down".to_owned())] {
+        for answer in [Ok(None), Ok(last(8_000_000)), Err("down".to_owned())] {
             let gap = found(answer.clone());
             assert!(gap.last.is_none() && gap.assignment == 8, "{answer:?}: {gap:?}");
         }
