@@ -64,6 +64,7 @@ impl Meter {
         facts.load = Load { processor: rounded(processor), memory: total.saturating_sub(available), fps: rounded(fps) };
         facts.memory = total;
         let by_model = self.by_model(streams);
+        self.forget_models(&mut facts.capacity.models, &by_model);
         if self.fixed.is_none() && processor >= MIN_USED && fps > 0.0 {
             let mean = averaged(self.mean, fps / processor * USABLE);
             self.mean = Some(mean);
@@ -73,7 +74,8 @@ impl Meter {
         facts
     }
 
-    /// Returns the frame rate of each model, and the time of its inference steps since the last call.
+    /// Returns the frame rate of each model, and the time of its inference steps since the last call. Both are without streams that have
+    /// started since then: nothing is known of their time.
     fn by_model(&mut self, streams: Vec<(StreamSpec, Counters, f64)>) -> BTreeMap<String, (f64, Duration)> {
         let mut by_model: BTreeMap<String, (f64, Duration)> = BTreeMap::new();
         let before = std::mem::take(&mut self.busy);
@@ -81,11 +83,18 @@ impl Meter {
             let busy: Duration = counters.stages.iter().flat_map(|stage| &stage.steps).map(|(_, time)| *time).sum();
             let sum = by_model.entry(model(&spec)).or_default();
             // The counters of a stream begin again with each start.
-            let since = before.get(&spec.name).map_or(Duration::ZERO, |before| busy.saturating_sub(*before));
-            *sum = (sum.0 + fps, sum.1 + since);
+            if let Some(since) = before.get(&spec.name).and_then(|before| busy.checked_sub(*before)) {
+                *sum = (sum.0 + fps, sum.1 + since);
+            }
             self.busy.insert(spec.name, busy);
         }
         by_model
+    }
+
+    /// Removes models that no stream of this node uses: their capacity would only become older.
+    fn forget_models(&mut self, published: &mut BTreeMap<String, f64>, by_model: &BTreeMap<String, (f64, Duration)>) {
+        self.means.retain(|model, _| by_model.contains_key(model));
+        published.retain(|model, _| by_model.contains_key(model));
     }
 
     fn measure_models(&mut self, published: &mut BTreeMap<String, f64>, processor: f64, by_model: &BTreeMap<String, (f64, Duration)>) {
@@ -168,11 +177,15 @@ mod tests {
         meter.by_model(vec![stream("a", "slow", 100), stream("b", "fast", 7)]);
         let by_model = meter.by_model(vec![stream("a", "slow", 103), stream("b", "fast", 8), stream("new", "fast", 50)]);
         assert_eq!(by_model["slow"], (10.0, Duration::from_secs(3)));
-        assert_eq!(by_model["fast"], (20.0, Duration::from_secs(1)), "a new stream is measured from its second time on");
+        assert_eq!(by_model["fast"], (10.0, Duration::from_secs(1)), "a new stream is measured from its second time on");
         let mut published = BTreeMap::new();
         meter.measure_models(&mut published, 0.8, &by_model);
-        // 0.6 of the processors for 10 frames per second, and 0.2 for 20; a full node uses 0.8 of them.
-        assert_eq!(published, BTreeMap::from([("slow".to_owned(), 13.0), ("fast".to_owned(), 80.0)]));
+        // 0.6 of the processors for 10 frames per second, and 0.2 for 10; a full node uses 0.8 of them.
+        assert_eq!(published, BTreeMap::from([("slow".to_owned(), 13.0), ("fast".to_owned(), 40.0)]));
+        let by_model = meter.by_model(vec![stream("b", "fast", 9), stream("new", "fast", 2)]);
+        assert_eq!(by_model, BTreeMap::from([("fast".to_owned(), (10.0, Duration::from_secs(1)))]), "a stream that was restarted");
+        meter.forget_models(&mut published, &by_model);
+        assert_eq!((published, meter.means.len()), (BTreeMap::from([("fast".to_owned(), 40.0)]), 1));
     }
 
     #[test]
