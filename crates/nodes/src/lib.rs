@@ -18,10 +18,10 @@
 //! |---|---|---|---|---|
 //! | `streams.<stream>` | [`types::StreamSpec`] | none | any node, for a user | when a user adds, changes or removes a stream |
 //! | `drain.<node>` | [`types::Drain`] | none | any node, for a user | when a user drains a node, or ends the drain |
-//! | `nodes.<node>` | [`types::NodeRecord`] | 15 s | the node; the planner for a dead node | each 5 s: this is the lease of the node |
+//! | `nodes.<node>` | [`types::NodeRecord`] | 15 s | the node; the planner for a dead node | each 3 s: this is the lease of the node |
 //! | `assign.<stream>` | [`types::Assignment`] | none | the planner | when a stream gets another owner |
 //! | `status.<stream>` | [`types::Status`] | none | the owner of the stream | when the stream starts to run, waits or fails |
-//! | `lock.planner` | [`types::PlannerLock`] | 15 s | the planner | each 5 s |
+//! | `lock.planner` | [`types::PlannerLock`] | 15 s | the planner | each 3 s |
 //!
 //! A node has one lease for all its streams, so the number of renewals does not depend on the number of streams.
 //!
