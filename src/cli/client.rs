@@ -97,7 +97,10 @@ impl Client {
         let shown = self.shown();
         let mut answer = sent.map_err(|error| {
             let error = error.to_string();
-            let advice = if error.contains("certificate") {
+            let advice = if error.contains("CaUsedAsEndEntity") {
+                "Its certificate is that of an authority, and no client accepts it as that of a server. Create one with `openssl req -x509 \
+                 -addext basicConstraints=critical,CA:FALSE ...`"
+            } else if error.contains("certificate") {
                 "Name the authority that signed the certificate with --ca"
             } else {
                 "Start it with `roiflow serve`, or name it with --server"

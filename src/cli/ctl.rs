@@ -202,7 +202,7 @@ fn nodes(out: &mut impl Write, nodes: &[Value]) -> anyhow::Result<()> {
             format!("{:.0} %", 100.0 * number("processor")),
             labels.collect::<Vec<_>>().join(" "),
             view["devices"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(" "),
-            text(&view["address"]),
+            view["address"].as_str().unwrap_or("-").to_owned(),
         ]
     });
     let heads = ["NODE", "STATE", "STREAMS", "ASSIGNED", "FPS", "PROCESSOR", "LABELS", "DEVICES", "ADDRESS"].map(str::to_owned);

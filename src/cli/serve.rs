@@ -171,17 +171,18 @@ pub(super) fn scheme(tls: Option<&Arc<Tls>>, listen: SocketAddr, terminal: &Term
     if tls.is_some() { "https" } else { "http" }
 }
 
-/// Returns what SIGHUP does, if the server has a certificate and no terminal: it reads the certificate again.
+/// Returns what SIGHUP does, if the server has no terminal: it reads the certificate again.
 pub(super) fn on_hangup(tls: Option<&Arc<Tls>>, service: &Service, terminal: &Terminal) -> Option<impl Fn() + Send + 'static> {
-    let (service, terminal) = (service.clone(), terminal.clone());
-    let tls = tls.filter(|_| !signals::has_terminal())?.clone();
-    Some(move || {
-        match tls.reload() {
-            Ok(()) => terminal.print("the certificate was read again; later connections use it"),
-            Err(error) => terminal.warn(format_args!("the earlier certificate stays in use: {error}")),
+    let (tls, service, terminal) = (tls.cloned(), service.clone(), terminal.clone());
+    let hang_up = move || {
+        match tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(())) => terminal.print("the certificate was read again; later connections use it"),
+            Some(Err(error)) => terminal.warn(format_args!("the earlier certificate stays in use: {error}")),
+            None => terminal.print("SIGHUP: there is no certificate to read again; the server runs on"),
         }
         service.reload([]);
-    })
+    };
+    (!signals::has_terminal()).then_some(hang_up)
 }
 
 impl Role {

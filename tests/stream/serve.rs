@@ -56,9 +56,9 @@ impl Served {
         let pipelines = folder.file("");
         let local = ["--listen", "127.0.0.1:0"];
         // In a process with a terminal, SIGHUP means that the terminal was closed.
-        let mut without = Command::new("setsid");
-        without.arg(command().get_program()).env("ROIFLOW_CACHE_DIR", "");
-        let mut child = if arguments.contains(&"--tls-cert") { without } else { command() }
+        let mut child = Command::new("setsid")
+            .arg(command().get_program())
+            .env("ROIFLOW_CACHE_DIR", "")
             .args(["serve", "--state", &state, "--pipelines", &pipelines, "--media", &pipelines])
             .args(if arguments.contains(&"--listen") { &[][..] } else { &local })
             .args(arguments)
@@ -420,4 +420,13 @@ fn stream_without_inference_runs() {
     assert_eq!(status, 201, "{view}");
     let view = server.wait_until("door", |view| view["state"] == "running");
     assert!(view["frames"].as_u64() > Some(0) && view["latency_ms"].is_null(), "{view}");
+}
+
+#[test]
+fn hangup_without_certificate_and_terminal_ends_no_server() {
+    let folder = Folder::new("serve-hangup");
+    let mut server = Served::start(&folder, &[]);
+    server.signal("HUP");
+    server.wait_for("there is no certificate to read again");
+    assert_eq!(server.json("GET", "/api/streams", None).0, 200);
 }

@@ -396,7 +396,11 @@ impl Feed {
         let state = self.lock();
         let within: Vec<&Instant> = state.arrivals.iter().filter(|arrival| now.duration_since(**arrival) <= FPS_TIME).collect();
         match (within.first(), within.len()) {
-            (Some(first), 2..) => (within.len() - 1) as f64 / now.duration_since(**first).as_secs_f64().max(1e-3),
+            (Some(first), n_frames @ 2..) => {
+                // The first frames of a stream arrive together, so less than a second says little about the rate.
+                let least = if n_frames < FPS_FRAMES { 1.0 } else { 1e-3 };
+                (n_frames - 1) as f64 / now.duration_since(**first).as_secs_f64().max(least)
+            }
             _ => 0.0,
         }
     }
@@ -447,6 +451,13 @@ mod tests {
         let lag = receiver.try_recv();
         assert!(matches!(lag, Err(broadcast::error::TryRecvError::Lagged(5))), "{lag:?}");
         assert_eq!(receiver.try_recv().unwrap().number(), 5, "the newest results are kept");
+    }
+
+    #[test]
+    fn first_frames_that_arrive_together_are_no_high_rate() {
+        let (feed, _) = feed();
+        (0..10).for_each(|number| assert_eq!(feed.publish(frame()), number));
+        assert!((1.0..=9.0).contains(&feed.fps()), "{}", feed.fps());
     }
 
     #[test]

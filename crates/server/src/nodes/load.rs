@@ -58,7 +58,8 @@ impl Meter {
     /// Returns `facts` with the present load. `streams` are those of this node, with their counters and frame rates.
     pub(super) fn measure(&mut self, mut facts: Facts, streams: Vec<(StreamSpec, Counters, f64)>) -> Facts {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let fps = streams.iter().map(|(_, _, fps)| fps).sum();
+        // The sum of no numbers is -0.
+        let fps = streams.iter().map(|(_, _, fps)| fps).sum::<f64>() + 0.0;
         let processor = self.processor(&read("/proc/stat")).unwrap_or(0.0);
         let (total, available) = memory(&read("/proc/meminfo"));
         facts.load = Load { processor: rounded(processor), memory: total.saturating_sub(available), fps: rounded(fps) };
@@ -155,6 +156,12 @@ fn memory(text: &str) -> (u64, u64) {
 mod tests {
     use super::*;
     use crate::stream::Stage;
+
+    #[test]
+    fn node_without_streams_has_a_rate_of_zero() {
+        let facts = Meter::new(None).measure(Facts::default(), Vec::new());
+        assert_eq!(facts.load.fps.to_string(), "0");
+    }
 
     #[test]
     fn used_part_of_the_processors_is_that_since_the_last_measurement() {

@@ -222,7 +222,7 @@ fn reason(reason: &Reason) -> &'static str {
     match reason {
         Reason::NoNode => "no node ran it",
         Reason::Failed => "it failed on its node",
-        Reason::Constraint => "its node does not have what the stream needs",
+        Reason::Constraint => "it needs another node",
         Reason::Drain => "its node is being drained",
         Reason::Balance => "the load was uneven",
     }

@@ -490,9 +490,12 @@ impl Nodes {
         };
         self.directory.call(request).map_err(|error| unavailable(&error))?;
         let mut view = self.node_view(node)?;
-        if view.state == NodeState::Present && drains {
-            view.state = NodeState::Draining;
-        }
+        // The change may not have come back to this node.
+        view.state = match view.state {
+            NodeState::Present if drains => NodeState::Draining,
+            NodeState::Draining if !drains => NodeState::Present,
+            other => other,
+        };
         Ok(view)
     }
 
