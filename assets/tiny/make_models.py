@@ -161,6 +161,24 @@ def clip_open():
     g.save("clip_open", {"clip": [1, "T", 8, 8, 3]}, {"scores": [1, 3]})
 
 
+def clip_time_first():
+    """The same as `clip`, with the time before the channels."""
+    g = Graph()
+    means = g.op("ReduceMean", "clip", axes=[2, 3, 4], keepdims=0)  # [N, T]
+    weights = g.constant("weights", np.asarray([[-0.8], [-0.2], [0.2], [0.8]]) / 255.0)
+    clip_scores(g, g.op("MatMul", means, weights))
+    g.save("clip_time_first", {"clip": ["N", N_CLIP_FRAMES, 3, 8, 8]}, {"scores": ["N", 3]})
+
+
+def clip_six_axes():
+    """The same as `clip`, with one more axis after the batch, as exports of MMAction2 have."""
+    g = Graph()
+    means = g.op("ReduceMean", "clip", axes=[1, 2, 4, 5], keepdims=0)  # [N, T]
+    weights = g.constant("weights", np.asarray([[-0.8], [-0.2], [0.2], [0.8]]) / 255.0)
+    clip_scores(g, g.op("MatMul", means, weights))
+    g.save("clip_six_axes", {"clip": ["N", 1, 3, N_CLIP_FRAMES, 8, 8]}, {"scores": ["N", 3]})
+
+
 def quantized():
     """The mean of each channel, as integers without DequantizeLinear and QuantizeLinear. Input: pixel - 128 as i8. Output: 20 + 200 times the
     mean in 0..1, as u8."""
@@ -360,6 +378,8 @@ def check():
     change = 0.8 * 0.6 + 0.2 * 0.2
     same(run("clip", clip=frames)["scores"], [[change, 0, 0.1]])
     same(run("clip", clip=frames[:, :, ::-1])["scores"], [[0, change, 0.1]])
+    same(run("clip_time_first", clip=frames.transpose(0, 2, 1, 3, 4))["scores"], [[change, 0, 0.1]])
+    same(run("clip_six_axes", clip=frames[:, None])["scores"], [[change, 0, 0.1]])
     last = frames.transpose(0, 2, 3, 4, 1)
     same(run("clip_open", clip=last)["scores"], [[0.6, 0, 0.1]])
     same(run("clip_open", clip=last[:, ::-1])["scores"], [[0, 0.6, 0.1]])
@@ -570,7 +590,7 @@ def transformer():
     (FOLDER / "transformer.onnx").write_bytes(model.SerializeToString())
 
 
-for make in (mask, pose, rotated, transformer, rectangle, stripes, fragile, color, brightness, clip, clip_open, quantized, plate, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
+for make in (mask, pose, rotated, transformer, rectangle, stripes, fragile, color, brightness, clip, clip_open, clip_time_first, clip_six_axes, quantized, plate, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

@@ -84,6 +84,29 @@ fn each_object_has_a_clip_of_its_own_frames() {
 }
 
 #[test]
+fn time_may_be_before_the_channels_and_the_input_may_have_six_axes() {
+    for (name, layout, shape) in
+        [("clip_time_first.onnx", "ntchw", &[1, 4, 3, 8, 8][..]), ("clip_six_axes.onnx", "ncthw", &[1, 1, 3, 4, 8, 8][..])]
+    {
+        let stage = Stage::classifier(&options(name, &format!("step = 1\nlayout = \"{layout}\""))).unwrap();
+        assert_eq!(&stage.spec().input_shape[..], shape, "{name}");
+        assert!(stage.warm_up().is_ok(), "{name}");
+        let mut clips = Clips::new(&stage).unwrap();
+        // The left object becomes brighter, and the right one darker. Both clips are in one batch.
+        for number in 0..4_u8 {
+            let frame = frame(10 + 20 * number, 200 - 10 * number);
+            for (track, x) in [(1, 0), (2, 8)] {
+                let is_complete = clips.add(&stage, &frame, number.into(), Some((ObjectId(track), &region(10 + track, x)))).unwrap();
+                assert_eq!(is_complete, number == 3, "{name}");
+            }
+        }
+        let input = |track: i32| (Some(ObjectId(10 + track)), clips.input(Some(ObjectId(track))).unwrap());
+        let change = |step: f32| (0.8 * 3.0 * step + 0.2 * step) / 255.0;
+        close(&run(&stage, vec![input(1), input(2)]), &[(Some(11), "brighter", change(20.0)), (Some(12), "darker", change(10.0))]);
+    }
+}
+
+#[test]
 fn clip_of_whole_frames_with_channels_last_has_the_described_length() {
     let stage = Stage::classifier_of_frames(&options("clip_open.onnx", "frames = 3\nstep = 1\nlayout = \"nthwc\"")).unwrap();
     assert_eq!(stage.spec().input_shape[..], [1, 3, 8, 8, 3]);

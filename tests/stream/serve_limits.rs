@@ -16,7 +16,9 @@ fn sixty_four_streams_are_configured_while_sixteen_run() {
     let server = Served::start(&folder, &[]);
     for n in 0..N_STREAMS {
         let input = if n < N_ACTIVE { "clip.mp4" } else { "rtspt://127.0.0.1:1/live" };
-        let stream = json!({"name": format!("s{n:02}"), "pipeline": "colors", "input": input, "loop": true});
+        // The metrics of destinations need one, which need not run.
+        let publish: &[&str] = if n == 0 { &["mqtt://127.0.0.1:1/roiflow"] } else { &[] };
+        let stream = json!({"name": format!("s{n:02}"), "pipeline": "colors", "input": input, "loop": true, "publish": publish});
         let (status, view) = server.json("POST", "/api/streams", Some(stream));
         assert_eq!(status, 201, "{view}");
     }
@@ -46,12 +48,7 @@ fn sixty_four_streams_are_configured_while_sixteen_run() {
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .filter(|word| word.starts_with("roiflow_") || word.starts_with("process_"));
     for word in words {
-        // Without a destination, the page only describes the metrics of destinations.
-        let described = format!("# TYPE {} ", word.strip_suffix("_total").unwrap_or(word));
-        assert!(
-            metrics.lines().any(|line| line.starts_with(word) || line.starts_with(&described)),
-            "packaging/prometheus-rules.yml: there is no metric `{word}`"
-        );
+        assert!(metrics.lines().any(|line| line.starts_with(word)), "packaging/prometheus-rules.yml: there is no metric `{word}`");
     }
     // A change of one stream disturbs no other.
     let (status, _) = server.json("DELETE", "/api/streams/s63", None);
