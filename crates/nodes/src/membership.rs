@@ -390,10 +390,10 @@ mod tests {
     #[test]
     fn the_deadline_counts_from_the_sending_of_a_renewal() {
         let mut node = joined();
-        assert_eq!(node.next_tick(), Some(at(5)));
-        assert!(matches!(node.tick(at(5))[..], [Effect::Send(Request::Update { revision: Revision(1), .. })]));
-        node.reply(at(8), written(2));
-        assert_eq!((node.deadline(), node.next_tick()), (Some(at(17)), Some(at(10))));
+        assert_eq!(node.next_tick(), Some(at(3)));
+        assert!(matches!(node.tick(at(3))[..], [Effect::Send(Request::Update { revision: Revision(1), .. })]));
+        node.reply(at(5), written(2));
+        assert_eq!((node.deadline(), node.next_tick()), (Some(at(15)), Some(at(6))));
     }
 
     #[test]
