@@ -6,8 +6,9 @@
 //! Tracking", 2022). Boxes need no pixels, so the estimate also works on encoded video and costs microseconds. It needs several objects.
 
 use super::assign::{Assignment, Candidate};
+use super::hybrid::overlaps;
 use super::{Motion, Track};
-use crate::frame::Detection;
+use crate::frame::{Detection, Transform};
 
 /// Smallest number of pairs for an estimate.
 const MIN_PAIRS: usize = 5;
@@ -30,8 +31,11 @@ impl Camera {
         candidates.clear();
         for (track_idx, track) in tracks.iter().enumerate().filter(|(_, track)| track.n_hits > 1 && track.n_missed <= 1) {
             for (detection_idx, detection) in detections.iter().enumerate() {
+                if !is_unmatched[detection_idx] || detection.confidence < min_confidence || !overlaps(&track.predicted, &detection.rect) {
+                    continue;
+                }
                 let cost = 1.0 - track.predicted.iou(&detection.rect);
-                if cost < LIMIT && is_unmatched[detection_idx] && detection.confidence >= min_confidence && track.class.is_of(detection) {
+                if cost < LIMIT && track.class.is_of(detection) {
                     candidates.push(Candidate { track_idx: track_idx as u32, detection_idx: detection_idx as u32, cost });
                 }
             }
@@ -48,9 +52,13 @@ impl Camera {
             return;
         }
         let (x, y) = (median(x), median(y));
+        let shift = Transform { offset: (x, y), ..Transform::IDENTITY };
         for track in tracks {
             if let Motion::Box(filter) = &mut track.motion {
                 filter.shift(x, y);
+                if let Some(contest) = &mut track.contest {
+                    contest.map(&shift);
+                }
                 (track.predicted.x, track.predicted.y) = (track.predicted.x + x, track.predicted.y + y);
                 (track.rect.x, track.rect.y) = (track.rect.x + x, track.rect.y + y);
             }

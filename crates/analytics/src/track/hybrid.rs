@@ -4,15 +4,17 @@
 //!    larger for detections with a low confidence (NSA Kalman: Du et al., "GIAOTracker", ICCV workshops 2021).
 //! 2. The tracks are moved with the camera, see `camera`.
 //! 3. Tracks with an ID, including lost tracks, are assigned to detections with a high confidence.
-//! 4. Tracks that were seen in the last frame are assigned to the remaining detections (ByteTrack: Zhang et al., ECCV 2022). A hidden
-//!    object is often still detected, with a low confidence.
+//! 4. The remaining tracks with an ID are assigned to the remaining detections (ByteTrack: Zhang et al., ECCV 2022). A hidden object is
+//!    often still detected, with a low confidence.
 //! 5. For objects that stopped: lost tracks are compared again, with their last detected box instead of their predicted box
 //!    (observation-centric recovery of OC-SORT: Cao et al., CVPR 2023).
 //! 6. Tentative tracks are assigned to the remaining detections with a high confidence.
 //! 7. A remaining detection of another class that covers the box of a track continues the track: detectors confuse similar classes.
+//! 8. Tracks exchange their IDs if the objects show that an earlier assignment was wrong, see `exchange`.
 //!
 //! A remaining detection that mostly covers the box of a matched track starts no track, because it is a duplicate (TrackTrack: Shim et al.,
-//! CVPR 2025, calls this track-aware initialization).
+//! CVPR 2025, calls this track-aware initialization). A new track that overlaps another track gets its ID later than other tracks. Many of
+//! these detections are boxes around two persons, or belong to a lost track that then continues.
 //!
 //! # Cost of a pair
 //!
@@ -38,20 +40,22 @@ use crate::frame::{Detection, Rect};
 pub(super) const NOISE: BoxNoise = BoxNoise { value: 0.04, velocity: 0.006, measurement: 0.07, unsure: 1.5 };
 /// An object with at least this confidence gets its ID after `min_hits` frames. With a lower confidence, it needs one more frame.
 pub(super) const CERTAIN: f32 = 0.75;
-/// Detections with a lower confidence are ignored.
-const MIN_CONFIDENCE: f32 = 0.2;
+/// Detections with a lower confidence are ignored, as a fraction of [`TrackOptions::high_confidence`].
+const MIN_CONFIDENCE: f32 = 0.5;
 /// Largest cost of a pair in each matching stage.
 const HIGH_LIMIT: f32 = 0.95;
-const LOW_LIMIT: f32 = 0.6;
+const LOW_LIMIT: f32 = 0.5;
 const LAST_LIMIT: f32 = 0.7;
 const TENTATIVE_LIMIT: f32 = 0.7;
 /// Smallest IoU at which a detection of another class continues a track.
 const OTHER_CLASS_IOU: f32 = 0.7;
 /// A detection with a larger IoU with a matched track is a duplicate.
 const DUPLICATE_IOU: f32 = 0.6;
+/// A new object that overlaps a track with an ID by more than this IoU gets its ID after [`CROWDED_HITS`] frames.
+const CROWDED_IOU: f32 = 0.2;
+pub(super) const CROWDED_HITS: u32 = 4;
 /// Weights of the cost terms.
-const BOTTOM_WEIGHT: f32 = 0.6;
-const SIZE_WEIGHT: f32 = 0.1;
+const WEIGHTS: Weights = Weights { bottom: 1.0, size: 0.1 };
 const CONFIDENCE_WEIGHT: f32 = 0.3;
 
 impl Tracker {
@@ -63,10 +67,10 @@ impl Tracker {
         let is_known = |track: &Track| track.track_id.is_some();
         let predicted = |track: &Track| track.predicted;
         self.match_stage(detections, options, HIGH_LIMIT, is_known, is_high, predicted);
-        self.match_stage(detections, options, LOW_LIMIT, |track| is_known(track) && track.was_seen(), |_| true, predicted);
+        self.match_stage(detections, options, LOW_LIMIT, is_known, |_| true, predicted);
         self.match_stage(detections, options, LAST_LIMIT, |track| is_known(track) && !track.was_seen(), is_high, |track| track.rect);
         self.match_stage(detections, options, TENTATIVE_LIMIT, |track| !is_known(track), is_high, predicted);
-        self.match_other_classes(detections);
+        self.match_other_classes(detections, options);
     }
 
     /// Matches tracks for which `is_candidate` is true with detections for which `is_eligible` is true, if they are not matched yet.
@@ -79,14 +83,15 @@ impl Tracker {
         is_eligible: impl Fn(&Detection) -> bool,
         reference: impl Fn(&Track) -> Rect,
     ) {
+        let min_confidence = MIN_CONFIDENCE * options.high_confidence;
         self.candidates.clear();
         for (track_idx, track) in self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen() && is_candidate(track)) {
             let rect = reference(track);
             for (detection_idx, detection) in detections.iter().enumerate() {
-                let iou = rect.iou(&detection.rect);
-                let is_open = iou > 0.0 && self.is_unmatched[detection_idx] && detection.confidence >= MIN_CONFIDENCE;
+                let is_open =
+                    self.is_unmatched[detection_idx] && overlaps(&rect, &detection.rect) && detection.confidence >= min_confidence;
                 if is_open && is_eligible(detection) && track.class.is_of(detection) {
-                    let mut cost = cost(track, &rect, detection, iou);
+                    let mut cost = cost(track, &rect, detection);
                     // The distance is not negative, so it cannot bring the cost below the limit.
                     if cost < limit && options.appearance_weight > 0.0 {
                         cost += options.appearance_weight * track.appearance.distance(detection);
@@ -101,12 +106,13 @@ impl Tracker {
     }
 
     /// Continues tracks with detections of another class in the same place.
-    fn match_other_classes(&mut self, detections: &[Detection]) {
+    fn match_other_classes(&mut self, detections: &[Detection], options: &TrackOptions) {
+        let min_confidence = MIN_CONFIDENCE * options.high_confidence;
         self.candidates.clear();
         for (track_idx, track) in self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen() && track.was_seen()) {
             for (detection_idx, detection) in detections.iter().enumerate().filter(|(idx, _)| self.is_unmatched[*idx]) {
                 let cost = 1.0 - track.predicted.iou(&detection.rect);
-                if cost < 1.0 - OTHER_CLASS_IOU && detection.confidence >= MIN_CONFIDENCE && !track.class.is_of(detection) {
+                if cost < 1.0 - OTHER_CLASS_IOU && detection.confidence >= min_confidence && !track.class.is_of(detection) {
                     self.candidates.push(Candidate { track_idx: track_idx as u32, detection_idx: detection_idx as u32, cost });
                 }
             }
@@ -119,17 +125,40 @@ impl Tracker {
         let mut matched = self.tracks.iter().filter(|track| track.is_seen());
         matched.any(|track| track.rect.iou(&detection.rect) > DUPLICATE_IOU && track.class.is_of(detection))
     }
+
+    /// Whether the detection overlaps a track of the same class that has an ID.
+    pub(super) fn is_crowded(&self, detection: &Detection) -> bool {
+        let rect = |track: &Track| if track.is_seen() { track.rect } else { track.predicted };
+        let mut known = self.tracks.iter().filter(|track| track.track_id.is_some());
+        known.any(|track| rect(track).iou(&detection.rect) > CROWDED_IOU && track.class.is_of(detection))
+    }
 }
 
-/// The cost of a pair; see the module. `was` is the box of the track, and `iou` its IoU with the detection.
-fn cost(track: &Track, was: &Rect, detection: &Detection, iou: f32) -> f32 {
-    let is = &detection.rect;
+/// The cost of a pair; see the module. `was` is the box of the track.
+fn cost(track: &Track, was: &Rect, detection: &Detection) -> f32 {
     let [last, earlier] = track.confidences;
     let expected = if track.was_seen() { (2.0 * last - earlier).clamp(0.1, 1.0) } else { last };
+    geometric_cost(was, &detection.rect, WEIGHTS) + CONFIDENCE_WEIGHT * (expected - detection.confidence).abs()
+}
+
+/// Weights of the terms of [`geometric_cost`] relative to that of the overlap.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weights {
+    pub bottom: f32,
+    pub size: f32,
+}
+
+/// The part of the cost that depends on the boxes.
+pub(super) fn geometric_cost(was: &Rect, is: &Rect, weights: Weights) -> f32 {
     let bottom = (is.y_max() - was.y_max()).abs() / was.height;
     let size = (is.height / was.height).ln().abs() + (is.width / was.width).ln().abs();
-    let confidence = (expected - detection.confidence).abs();
-    1.0 - iou * height_iou(was, is) + BOTTOM_WEIGHT * bottom + SIZE_WEIGHT * size + CONFIDENCE_WEIGHT * confidence
+    1.0 - was.iou(is) * height_iou(was, is) + weights.bottom * bottom + weights.size * size
+}
+
+/// Whether two boxes overlap. This is faster than the IoU.
+pub(super) fn overlaps(a: &Rect, b: &Rect) -> bool {
+    // Evaluating all comparisons is faster than a branch for each, because these branches are hard to predict.
+    (a.x < b.x_max()) & (b.x < a.x_max()) & (a.y < b.y_max()) & (b.y < a.y_max())
 }
 
 /// Intersection over union of the vertical intervals of two overlapping boxes.

@@ -105,6 +105,11 @@ impl BoxFilter {
         Rect::from_center(x, y, width.max(1e-3), height.max(1e-3))
     }
 
+    /// Velocity of the center per frame.
+    pub fn velocity(&self) -> (f32, f32) {
+        (self.coordinates[0].velocity, self.coordinates[1].velocity)
+    }
+
     /// Maps the box.
     pub fn map(&mut self, to: &Transform) {
         let [x, y, width, height] = &mut self.coordinates;

@@ -8,13 +8,13 @@
 //! | [`Method::Iou`] | constant velocity | greedy by IoU, with the predicted and with the last box | Bochinski et al., AVSS 2017 |
 //!
 //! IoU is the intersection of two boxes over their union. Reading order: this file manages the tracks. `hybrid`, `classic` and `overlap`
-//! match tracks with detections. `camera` estimates the motion of the camera, and
+//! match tracks with detections. `exchange` corrects wrong matches. `camera` estimates the motion of the camera, and
 //! `appearance` compares embeddings. `kalman` and `assign` contain the mathematics.
 //!
 //! # Life of a track
 //!
 //! - An object that matches no track starts a tentative track. The track gets its ID after [`TrackOptions::min_hits`] frames with the
-//!   object. An uncertain object needs one frame more (`Hybrid` only).
+//!   object. An uncertain object needs one frame more, and an object that overlaps a track needs four frames (`Hybrid` only).
 //! - A track whose object is not detected is lost. It predicts where the object is, and continues with the same ID when the object is found
 //!   again. It ends after [`TrackOptions::max_age`] inferred frames. A tentative track ends in the first frame without a matching
 //!   detection.
@@ -33,6 +33,7 @@ mod appearance;
 mod assign;
 mod camera;
 mod classic;
+mod exchange;
 pub mod hybrid;
 mod kalman;
 mod overlap;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 
 use appearance::Appearance;
 use assign::{Assignment, Candidate};
+use exchange::Contest;
 use kalman::{BoxFilter, Coordinate};
 
 use crate::frame::{Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Rect, Size, TrackState, Transform};
@@ -67,7 +69,8 @@ pub struct TrackOptions {
     /// Minimum IoU of a detection with the box of its track, 0 to 1. `Hybrid` does not use it. Default: 0.3.
     pub iou_threshold: f32,
     /// `Hybrid` and `ByteTrack`: detections with at least this confidence are associated first, and only these start tracks (`ByteTrack`
-    /// starts tracks only if the confidence is 0.1 higher). Other detections continue tracks. Default: 0.5.
+    /// starts tracks only if the confidence is 0.1 higher). Other detections continue tracks. `Hybrid` ignores detections with less than
+    /// half of this confidence. Default: 0.5.
     pub high_confidence: f32,
     /// Number of consecutive inferred frames without a matching detection after which a track ends. Default: 30.
     pub max_age: u32,
@@ -110,6 +113,8 @@ pub struct Tracker {
     pairs: Vec<(usize, usize)>,
     assignment: Assignment,
     camera: camera::Camera,
+    /// Tracks that may be rivals in a contest, and their boxes. Searching this list is faster than searching `tracks`.
+    rivals: Vec<(u32, Rect)>,
     /// Transform from the previous frame to the next frame.
     camera_motion: Option<Transform>,
 }
@@ -140,8 +145,13 @@ struct Track {
     class: Class,
     /// Last detected box.
     rect: Rect,
+    /// Moving average of the bottom edge of the detected boxes. The motion that `camera` estimates from the boxes does not move it, because
+    /// the errors of these estimates would add up.
+    mean_bottom: f32,
     /// Predicted box in the current frame.
     predicted: Rect,
+    /// Velocity of the predicted box in pixels per frame. `Hybrid` only.
+    velocity: (f32, f32),
     motion: Motion,
     appearance: Appearance,
     /// Confidences of the last two detections, the last one first.
@@ -153,6 +163,10 @@ struct Track {
     n_frames: u32,
     /// Inferred frames since the last detection.
     n_missed: u32,
+    /// Number of detections until the track gets its ID, if it is larger than [`TrackOptions::min_hits`]. `Hybrid` only.
+    n_required: u32,
+    /// An assignment that may have to be corrected. `Hybrid` only.
+    contest: Option<Contest>,
     /// The detection that matches in the current frame.
     detection_idx: Option<usize>,
 }
@@ -210,6 +224,9 @@ impl Tracker {
             Method::Sort => self.match_sort(detections, options),
             Method::Iou => self.match_overlap(detections, options),
         }
+        if options.method == Method::Hybrid && is_inferred {
+            self.exchange_ids(detections, options);
+        }
         for track in &mut self.tracks {
             self.counts.assign_track_id(track, detections, options, &mut new_track_id);
         }
@@ -260,6 +277,8 @@ impl Tracker {
             for track in &mut self.tracks {
                 track.rect = track.rect.rescaled(self.size, size);
                 track.motion.restart(&track.rect);
+                track.mean_bottom = track.rect.y_max();
+                track.contest = None;
             }
         }
         self.size = size;
@@ -326,6 +345,9 @@ impl Tracker {
             return;
         }
         let mut track = Track::new(detection_idx, detection, options.method);
+        if options.method == Method::Hybrid && self.is_crowded(detection) {
+            track.n_required = hybrid::CROWDED_HITS;
+        }
         self.counts.name_track(&mut track, detection, options, new_track_id);
         self.tracks.push(track);
     }
@@ -347,7 +369,9 @@ impl Track {
             track_id: None,
             class: Class { label_id: detection.label_id, label: detection.label.clone(), n_votes: 1 },
             rect: detection.rect,
+            mean_bottom: detection.rect.y_max(),
             predicted: detection.rect,
+            velocity: (0.0, 0.0),
             motion: Motion::new(&detection.rect, method),
             appearance: Appearance::default(),
             confidences: [detection.confidence; 2],
@@ -355,6 +379,8 @@ impl Track {
             n_hits: 1,
             n_frames: 0,
             n_missed: 0,
+            n_required: 0,
+            contest: None,
             detection_idx: Some(detection_idx),
         }
     }
@@ -382,11 +408,18 @@ impl Track {
         self.detection_idx = None;
         let was_seen = self.was_seen();
         self.predicted = self.motion.predict(&self.rect, self.n_frames, was_seen);
+        if let Motion::Box(filter) = &self.motion {
+            self.velocity = filter.velocity();
+        }
+        if let Some(contest) = &mut self.contest {
+            contest.predict();
+        }
     }
 
     /// Moves the track with the camera.
     fn map(&mut self, to: &Transform) {
         (self.rect, self.predicted) = (to.apply(self.rect), to.apply(self.predicted));
+        self.mean_bottom = self.mean_bottom * to.scale.1 + to.offset.1;
         match &mut self.motion {
             Motion::Box(filter) => filter.map(to),
             Motion::Corners([left, top, right, bottom]) => {
@@ -395,6 +428,9 @@ impl Track {
                 (top.value, bottom.value) = (top.value * scale.1 + offset.1, bottom.value * scale.1 + offset.1);
             }
             Motion::Velocity(..) => {}
+        }
+        if let Some(contest) = &mut self.contest {
+            contest.map(to);
         }
     }
 
@@ -405,6 +441,7 @@ impl Track {
         self.confidences = [detection.confidence, earlier];
         self.class.vote(detection);
         self.rect = detection.rect;
+        self.mean_bottom += exchange::MEAN_RATE * (detection.rect.y_max() - self.mean_bottom);
         self.last_detection = detection.id;
         self.n_hits = self.n_hits.saturating_add(1);
         self.n_frames = 0;
@@ -413,6 +450,10 @@ impl Track {
 }
 
 impl Class {
+    fn is_same(&self, other: &Self) -> bool {
+        self.label_id == other.label_id && self.label == other.label
+    }
+
     fn is_of(&self, detection: &Detection) -> bool {
         self.label_id == detection.label_id && self.label == detection.label
     }
@@ -505,7 +546,7 @@ impl TrackCounts {
         new_track_id: &mut impl FnMut() -> ObjectId,
     ) {
         let is_uncertain = options.method == Method::Hybrid && detection.confidence < hybrid::CERTAIN;
-        if track.track_id.is_none() && track.n_hits >= options.min_hits.saturating_add(u32::from(is_uncertain)) {
+        if track.track_id.is_none() && track.n_hits >= options.min_hits.saturating_add(u32::from(is_uncertain)).max(track.n_required) {
             track.track_id = Some(new_track_id());
             self.n_started += 1;
         }

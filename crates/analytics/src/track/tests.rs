@@ -297,6 +297,67 @@ fn uncertain_detections_continue_tracks_but_start_none() {
 }
 
 #[test]
+fn lost_object_is_found_again_with_a_low_confidence() {
+    for (confidence, expected) in [(0.3, 1), (0.2, 0)] {
+        let mut tracking = TestTracker::new(TrackOptions::default());
+        (0..5).for_each(|_| drop(tracking.update_objects(&[(0, 50.0, 100.0)])));
+        (0..3).for_each(|_| drop(tracking.update_objects(&[])));
+        let detection = Detection { confidence, ..tracking.object(0, 50.0, 100.0) };
+        let track_ids = tracking.update(&mut FrameResults { size: SIZE, detections: vec![detection], ..FrameResults::default() });
+        assert_eq!(track_ids, [expected], "confidence {confidence}");
+    }
+}
+
+#[test]
+fn new_object_that_overlaps_a_track_gets_its_id_after_four_frames() {
+    let known = (0, 50.0, 100.0);
+    for (new, what, expected) in [
+        ((0, 70.0, 100.0), "overlaps", [0, 0, 0, 2, 2]),
+        ((0, 90.0, 100.0), "is next to the track", [2, 2, 2, 2, 2]),
+        ((1, 70.0, 100.0), "is of another class", [2, 2, 2, 2, 2]),
+    ] {
+        let mut tracking = TestTracker::new(TrackOptions::default());
+        assert_eq!(tracking.update_objects(&[known]), [1]);
+        let track_ids: Vec<i32> = (0..5).map(|_| tracking.update_objects(&[known, new])[1]).collect();
+        assert_eq!(track_ids, expected, "the new object {what}");
+    }
+    // The same holds for a lost track.
+    let mut tracking = TestTracker::new(TrackOptions::default());
+    (0..3).for_each(|_| drop(tracking.update_objects(&[known])));
+    let track_ids: Vec<i32> = (0..4).map(|_| tracking.update_objects(&[(0, 70.0, 112.0)])[0]).collect();
+    assert_eq!(track_ids, [0, 0, 0, 2]);
+}
+
+/// The far object is hidden behind the near object. The first box that the detector then finds looks like that of the far object, so the
+/// track of the far object follows the near object.
+#[test]
+fn tracks_that_followed_each_others_objects_exchange_their_ids() {
+    let (near, far) = ((0, 300.0, 112.0), (0, 315.0, 100.0));
+    for max_age in [30, 5] {
+        let mut tracking = TestTracker::new(TrackOptions { max_age, ..TrackOptions::default() });
+        (0..10).for_each(|_| drop(tracking.update_objects(&[near, far])));
+        for n in 0..=10 {
+            let way = n as f32;
+            assert_eq!(tracking.update_objects(&[(0, 312.0 - 2.0 * way, 102.0 + way)]), [2], "hidden for {n} frames");
+        }
+        let track_ids = tracking.update_objects(&[(0, 290.0, 112.0), (0, 310.0, 102.0)]);
+        // A track that has ended cannot exchange its ID.
+        assert_eq!(track_ids, if max_age == 30 { [1, 2] } else { [2, 0] }, "the far object is detected again, max-age {max_age}");
+    }
+}
+
+#[test]
+fn objects_of_different_classes_do_not_exchange_their_ids() {
+    let mut tracking = TestTracker::new(TrackOptions::default());
+    for n in 0..20 {
+        // The objects slowly exchange their places.
+        let way = (n as f32 - 8.0).clamp(0.0, 4.0);
+        let track_ids = tracking.update_objects(&[(0, 300.0 + way / 2.0, 100.0 + way), (1, 302.0 - way / 2.0, 104.0 - way)]);
+        assert_eq!(track_ids, [1, 2], "frame {n}");
+    }
+}
+
+#[test]
 fn tracks_are_bounded_and_the_longest_lost_is_evicted() {
     let mut tracking = TestTracker::new(TrackOptions { max_tracks: 3, ..TrackOptions::default() });
     let object = |n: i32| (0, n as f32 * 60.0, 100.0);
