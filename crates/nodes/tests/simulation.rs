@@ -18,7 +18,7 @@ fn run(size: &Size, seeds: std::ops::Range<u64>) -> Figures {
 
 #[test]
 fn streams_survive_faults_and_no_result_is_accepted_twice() {
-    let figures = run(&Size { n_streams: 40, n_nodes: 5, n_rounds: 4, keep_running: false }, 1..5);
+    let figures = run(&Size { n_streams: 40, n_nodes: 5, n_rounds: 4, keep_running: false }, 1..13);
     assert!(figures.faults.len() >= 5, "the seeds have few kinds of faults: {:?}", figures.faults);
     assert_eq!(figures.interrupted, 0, "a planner or coordinator that restarts stops no stream");
     assert!(!figures.recoveries.is_empty() && quantile(&figures.recoveries, 0.99) < 17.0, "{figures}");

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use roiflow_nodes::Epoch;
+
 use super::world::World;
 
 /// Time in which faults begin and end.
@@ -45,7 +47,7 @@ fn round(world: &mut World) -> Result<(), String> {
     let mut faulty = BTreeSet::new();
     let mut drained = BTreeSet::new();
     let mut planner = None;
-    let owned: Vec<Vec<String>> = (0..world.nodes.len()).map(|node| world.owned(node)).collect();
+    let owned: Vec<Vec<(String, Epoch)>> = (0..world.nodes.len()).map(|node| world.owned(node)).collect();
     let mut needed = 0;
     for (at, step) in steps {
         world.run_until(begin + at)?;
@@ -99,10 +101,10 @@ fn round(world: &mut World) -> Result<(), String> {
         if faulty.contains(&node) {
             continue;
         }
-        // A stream that moved to a node that failed later is a stream of a node with a fault.
-        let was_interrupted = |stream: &&String| world.gaps.get(*stream).is_some_and(|gap| *gap > Duration::from_secs(3));
-        let has_moved = |stream: &&String| !world.owned(node).contains(stream);
-        let interrupted = streams.iter().filter(was_interrupted).filter(|stream| !has_moved(stream));
+        // A stream that moved may have been on a node that failed later, and have come back.
+        let remaining = world.owned(node);
+        let was_interrupted = |(stream, _): &(String, Epoch)| world.gaps.get(stream).is_some_and(|gap| *gap > Duration::from_secs(3));
+        let interrupted = streams.iter().filter(|stream| remaining.contains(stream) && was_interrupted(stream));
         world.figures.interrupted += interrupted.count();
     }
     Ok(())

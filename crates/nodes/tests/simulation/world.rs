@@ -474,11 +474,13 @@ impl World {
         )
     }
 
-    /// Streams owned by a node.
-    pub fn owned(&self, idx: usize) -> Vec<String> {
-        let is_owner =
-            |stream: &&String| assignment(&self.store, stream).is_some_and(|assignment| assignment.owner.node == self.nodes[idx].name);
-        self.specs.keys().filter(is_owner).cloned().collect()
+    /// Streams owned by a node, with their epochs.
+    pub fn owned(&self, idx: usize) -> Vec<(String, Epoch)> {
+        let of_node = |stream: &String| {
+            let assignment = assignment(&self.store, stream).filter(|assignment| assignment.owner.node == self.nodes[idx].name)?;
+            Some((stream.clone(), assignment.epoch))
+        };
+        self.specs.keys().filter_map(of_node).collect()
     }
 
     fn push(&mut self, wait: Duration, what: What) {
