@@ -90,6 +90,16 @@ fn files_open_by_saying_what_they_are_for() {
 }
 
 #[test]
+fn the_check_runs_the_tests_of_all_crates() {
+    let script = read(&root().join("scripts/check"));
+    let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+    let folders = names_in("crates", Path::is_dir).into_iter().map(|name| format!("crates/{name}/tests"));
+    let targets = folders.flat_map(|folder| names_in(&folder, is_rust));
+    let options = targets.map(|target| format!("--test {}", target.trim_end_matches(".rs")));
+    check(options.filter(|option| !script.contains(option)).map(|option| format!("scripts/check: expected `{option}`")));
+}
+
+#[test]
 fn nothing_is_left_undone() {
     check(everything().iter().filter(|file| file.name != "tests/tidy.rs").flat_map(forbidden));
 }
