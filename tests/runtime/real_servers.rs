@@ -1,5 +1,6 @@
 //! The device REMOTE with real inference servers, which are held and killed: MLServer, which computes with ONNX Runtime, and Triton.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,13 +97,17 @@ impl Server {
     fn start(folder: Scratch, mut command: Command, hold: PathBuf, [grpc_port, http_port]: [u16; 2]) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(folder.path().join("log")).unwrap();
         command.current_dir(folder.path()).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        // The processes that the server starts are in its group, so that they are killed with it.
+        command.process_group(0);
         let process = command.spawn().unwrap();
         Self { folder, command, hold, grpc_port, http_port, process, shared: None }
     }
 
     fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        let group = format!("-{}", self.process.id());
+        // The processes may have ended already.
+        let _killed = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ended = self.process.wait();
     }
 
     fn start_again(&mut self) {
@@ -157,8 +162,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process may have ended already.
-        let _ended = (self.process.kill(), self.process.wait());
+        self.kill();
         let Some(shared) = &self.shared else { return };
         for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
             if file.file_name().to_string_lossy().starts_with(shared) {
