@@ -103,11 +103,11 @@ struct Reader {
     lines: broadcast::Sender<Bytes>,
     /// Questions that came before there was a connection.
     waiting: Vec<Question>,
-    /// What was read for the receivers, over all connections; `None`: there is no receiver.
+    /// The lines that were sent to the receivers so far, over all connections; `None`: there is no receiver.
     followed: Option<Followed>,
 }
 
-/// What was read for the receivers.
+/// Which lines were sent to the receivers.
 #[derive(Debug)]
 struct Followed {
     /// Number of the last message in the JetStream stream.
