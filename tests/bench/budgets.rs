@@ -29,6 +29,9 @@ pub const REMOTE_MORE_US: f64 = 300.0;
 pub const STREAMS: f64 = 1.05;
 /// Heap allocations for tracking a frame's objects, in steady state.
 pub const TRACKING_ALLOCATIONS: f64 = 0.0;
+/// Time for tracking 20 and 300 objects of a frame, in microseconds.
+pub const TRACKING_20_US: f64 = 50.0;
+pub const TRACKING_300_US: f64 = 1000.0;
 
 /// Processor time of decoding an output of 25,200 rows of 85 values, including NMS, in microseconds.
 pub const DECODER_US: f64 = 1000.0;

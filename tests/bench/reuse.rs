@@ -14,10 +14,22 @@ use crate::{allocator, budgets};
 /// CPU caches cannot hold this number of frames. So no frame is in a cache when it is read, as with a frame from a decoder.
 const N_FRAMES: usize = 24;
 
+/// Distances of objects that are 50 pixels wide. Objects that overlap by a third of their union may hide each other, so the tracker compares
+/// them.
+const APART: f32 = 60.0;
+const CROWDED: f32 = 25.0;
+
 /// Measures the time and the allocations per frame.
 pub fn reuse(effort: &Effort, report: &mut Report) -> Result<()> {
-    for n_objects in [4, 20, 300] {
-        let mut results: Vec<FrameResults> = (0..2).map(|step| objects(n_objects, step as f32 * 2.0)).collect();
+    for (n_objects, distance, budget_us) in [
+        (4, APART, None),
+        (20, APART, Some(budgets::TRACKING_20_US)),
+        (20, CROWDED, Some(budgets::TRACKING_20_US)),
+        (300, APART, Some(budgets::TRACKING_300_US)),
+        (300, CROWDED, Some(budgets::TRACKING_300_US)),
+    ] {
+        let name = format!("tracking {n_objects} objects of a frame{}", if distance == CROWDED { " that overlap" } else { "" });
+        let mut results: Vec<FrameResults> = (0..2).map(|step| objects(n_objects, distance, step as f32 * 2.0)).collect();
         let (mut tracker, mut n_names, mut n) = (Tracker::default(), 0, 0);
         let mut update = || {
             n += 1;
@@ -30,14 +42,10 @@ pub fn reuse(effort: &Effort, report: &mut Report) -> Result<()> {
             tracker.update(results, &TrackOptions::default(), |_| true, new_name);
         };
         let values = time(effort, &mut update);
-        report.counted(&format!("tracking {n_objects} objects of a frame"), "ns", &values, None);
+        let values: Vec<f64> = values.into_iter().map(|nanoseconds| nanoseconds / 1e3).collect();
+        report.counted(&name, "us", &values, budget_us);
         let allocations = effort.count(100, |n_runs| allocator::of_this_thread(|| (0..n_runs).for_each(|_| update())).0);
-        report.counted(
-            &format!("tracking {n_objects} objects of a frame, allocations"),
-            "",
-            &allocations,
-            Some(budgets::TRACKING_ALLOCATIONS),
-        );
+        report.counted(&format!("{name}, allocations"), "", &allocations, Some(budgets::TRACKING_ALLOCATIONS));
     }
     for (format, size) in [
         (PixelFormat::Nv12, Size::new(640, 360)),
@@ -65,14 +73,14 @@ fn time(effort: &Effort, run: &mut dyn FnMut()) -> Vec<f64> {
     })
 }
 
-/// Objects in a row, all moved slightly to the right.
-fn objects(n_objects: usize, x: f32) -> FrameResults {
+/// Objects in rows of 20, all moved slightly to the right.
+fn objects(n_objects: usize, distance: f32, x: f32) -> FrameResults {
     let detection = |n: usize| Detection {
         id: ObjectId(n as i32 + 1),
         track: None,
         track_state: None,
         parent: None,
-        rect: Rect { x: x + (n % 20) as f32 * 60.0, y: (n / 20) as f32 * 60.0, width: 50.0, height: 50.0 },
+        rect: Rect { x: x + (n % 20) as f32 * distance, y: (n / 20) as f32 * 60.0, width: 50.0, height: 50.0 },
         keypoints: vec![],
         confidence: 0.9,
         label_id: 0,
