@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from roiflow._png import read_gray
+from roiflow import _roiflow
 from roiflow._vision import Attribute
 
 __all__ = ["Frame", "FrameObject"]
@@ -55,7 +56,7 @@ def _attribute(name: str, data: Mapping[str, Any], size: tuple[int, int]) -> Att
         if "angle" in data:
             return Attribute(name, model, "rotated-box", corners)
         if "png" in data:
-            return _image_attribute(name, model, data, read_gray(data["png"], cells), corners)
+            return _image_attribute(name, model, data, _roiflow._read_gray(base64.b64decode(data["png"]), cells), corners)
         if "runs" in data:
             runs = np.asarray(data["runs"], np.int64)
             inside = np.where(np.arange(len(runs)) % 2 == 1, 255, 0).astype(np.uint8)

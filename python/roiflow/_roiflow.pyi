@@ -45,6 +45,7 @@ __all__ = [
     "__version__",
     "_end",
     "_plot",
+    "_read_gray",
     "_read_image",
     "_register_decoder",
 ]
@@ -448,5 +449,6 @@ def _plot(
     font: str | None,
     privacy: tuple[list[str], list[str]],
 ) -> npt.NDArray[np.uint8]: ...
+def _read_gray(image: bytes, shape: tuple[int, int]) -> npt.NDArray[np.uint16]: ...
 def _read_image(path: str | PathLike[str]) -> npt.NDArray[np.uint8]: ...
 def _register_decoder(name: str, function: Callable[..., Any], task: str) -> None: ...

@@ -126,6 +126,18 @@ pub fn _read_image<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, P
     Ok(numpy::PyArray1::from_vec(py, image.into_raw()).reshape(shape)?.into_any())
 }
 
+/// Reads a gray PNG image of 8 or 16 bits as an array [rows, columns].
+///
+/// Raises ValueError with the reason if it is no such image, or has another shape.
+#[pyfunction]
+pub fn _read_gray<'py>(py: Python<'py>, image: &[u8], shape: (u32, u32)) -> PyResult<Bound<'py, PyAny>> {
+    let (rows, columns) = shape;
+    let decoded = catch_unwind(|| file::gray_png(image, columns, rows)).unwrap_or_else(|_| Err("the decoder panicked".to_owned()));
+    let pixels =
+        decoded.map_err(|reason| PyValueError::new_err(format!("expected a gray PNG image of {columns}x{rows} pixels: {reason}")))?;
+    Ok(numpy::PyArray1::from_vec(py, pixels).reshape([rows as usize, columns as usize])?.into_any())
+}
+
 /// Returns a copy of the image on which the results are drawn, like the element `roioverlay` draws them.
 ///
 /// Raises the exceptions of [`frame_of`], ValueError if the image of the results had another size, and ReadError if the font cannot be read.

@@ -57,7 +57,7 @@ mod _roiflow {
         TensorError, Unsupported, WouldDeadlock,
     };
     #[pymodule_export]
-    use crate::image::{_plot, _read_image};
+    use crate::image::{_plot, _read_gray, _read_image};
     #[pymodule_export]
     use crate::interpreter::_end;
     #[pymodule_export]

@@ -1,11 +1,12 @@
-//! Reads an image file: complete, upright, converted to RGB, with limited size. Does not use GStreamer.
+//! Reads an image file: complete, upright, converted to RGB, with limited size; or the numbers of a gray PNG image. Does not use GStreamer.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::Path;
 
+use image::codecs::png::PngDecoder;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
 /// Extensions of image files.
 pub const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
@@ -69,6 +70,21 @@ pub fn read(path: &Path) -> Result<DecodedImage, String> {
     image.apply_orientation(orientation);
     let note = is_animated(&bytes).then_some("the image is animated; only its first frame is analyzed");
     Ok(DecodedImage { pixels: image.into_rgb8(), note })
+}
+
+/// Reads the pixels of a gray PNG image of 8 or 16 bits, row by row. Returns the reason as an error if it is none of this size.
+pub fn gray_png(bytes: &[u8], columns: u32, rows: u32) -> Result<Vec<u16>, String> {
+    let decoder = PngDecoder::new(Cursor::new(bytes)).map_err(|error| one_line(&error))?;
+    let (size, color) = (decoder.dimensions(), decoder.color_type());
+    if size != (columns, rows) || !matches!(color, ColorType::L8 | ColorType::L16) {
+        return Err(format!("got {}x{} pixels of the type {color:?}", size.0, size.1));
+    }
+    let mut values = vec![0; columns as usize * rows as usize * usize::from(color.bytes_per_pixel())];
+    decoder.read_image(&mut values).map_err(|error| one_line(&error))?;
+    Ok(match color {
+        ColorType::L8 => values.into_iter().map(u16::from).collect(),
+        _ => values.as_chunks().0.iter().copied().map(u16::from_ne_bytes).collect(),
+    })
 }
 
 /// Width and height of the upright image, from its header.
@@ -196,6 +212,23 @@ mod tests {
 
     fn image() -> RgbImage {
         RgbImage::from_fn(37, 23, |x, y| image::Rgb([(x * 7 % 256) as u8, (y * 11 % 256) as u8, ((x * y) % 256) as u8]))
+    }
+
+    #[test]
+    fn gray_images_keep_their_numbers() {
+        let encoded = |image: DynamicImage| {
+            let mut bytes = Vec::new();
+            image.write_to(&mut Cursor::new(&mut bytes), ImageFormat::Png).unwrap();
+            bytes
+        };
+        let values: Vec<u16> = (0..15).map(|n| n * 4000 + 7).collect();
+        let deep = encoded(image::ImageBuffer::<image::Luma<u16>, _>::from_vec(5, 3, values.clone()).unwrap().into());
+        assert_eq!(gray_png(&deep, 5, 3).unwrap(), values);
+        let flat = encoded(image::GrayImage::from_vec(2, 1, vec![3, 255]).unwrap().into());
+        assert_eq!(gray_png(&flat, 2, 1).unwrap(), [3, 255]);
+        assert_eq!(gray_png(&flat, 1, 2).unwrap_err(), "got 2x1 pixels of the type L8");
+        assert_eq!(gray_png(&encoded(image().into()), 37, 23).unwrap_err(), "got 37x23 pixels of the type Rgb8");
+        assert!(gray_png(&deep[..deep.len() - 20], 5, 3).is_err() && gray_png(b"", 5, 3).is_err());
     }
 
     fn encoded(format: ImageFormat) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Reads image files, cuts regions out of frames, and draws results on frames.
 //!
-//! - [`mod@file`] reads a complete image file as an upright RGB image, and limits its size.
+//! - [`mod@file`] reads a complete image file as an upright RGB image, and limits its size. It also reads gray PNG images with their numbers.
 //! - [`crop`] cuts regions out of frames, and encodes them as JPEG.
 //! - [`draw`] draws rectangles, lines and bitmaps of text on frames in any format; [`obscure`] makes areas unrecognizable.
 //! - [`font`] makes text into bitmaps. [`damage`] keeps which areas were drawn on.
