@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use roiflow_nodes::Coordinator;
-use roiflow_nodes::coordinator::{Change, Error, Event, Reply, Request, Revision, Ticket, call};
+use roiflow_nodes::coordinator::{Change, Error, Request, Ticket, call};
+use roiflow_nodes::suite::{self, create, until, written};
 use roiflow_nodes_nats::{Last, Nats, ResultLog, Results, Servers, Storage};
 use roiflow_publish::Position;
 
@@ -100,61 +101,40 @@ impl Drop for Server {
     }
 }
 
-fn create(key: &str, ttl: Option<Duration>) -> Request {
-    Request::Create { key: key.to_owned(), value: b"{}".to_vec(), ttl }
-}
-
-fn written(reply: Result<Reply, Error>) -> Revision {
-    let Ok(Reply::Written(revision)) = reply else { panic!("expected a write, got {reply:?}") };
-    revision
-}
-
-/// Returns the changes of a watch up to the one that is expected.
-fn until(client: &mut Nats, is_last: impl Fn(&Change) -> bool) -> Vec<Change> {
-    let (begin, mut seen) = (Instant::now(), Vec::new());
-    loop {
-        assert!(begin.elapsed() < LIMIT, "{seen:?}");
-        if let Some(Event::Watch { ticket: Ticket(0), change }) = client.poll(Duration::from_millis(200)) {
-            let is_done = is_last(&change);
-            seen.push(change);
-            if is_done {
-                return seen;
-            }
-        }
-    }
+/// Runs a test of the suite for coordinators on a server of its own.
+fn on_nats(test: fn(suite::Client<'_>)) {
+    let Some(server) = Server::start() else { return };
+    test(&|| Box::new(server.client()) as Box<dyn Coordinator>);
 }
 
 #[test]
 fn writes_need_the_expected_revision_and_deleted_keys_can_be_created() {
-    let Some(server) = Server::start() else { return };
-    let mut client = server.client();
-    let first = written(call(&mut client, create("streams.door", None)));
-    assert_eq!(call(&mut client, create("streams.door", None)), Err(Error::Conflict));
-    let update = |revision| Request::Update { key: "streams.door".to_owned(), revision, value: b"2".to_vec(), ttl: None };
-    let second = written(call(&mut client, update(first)));
-    assert_eq!(call(&mut client, update(first)), Err(Error::Conflict), "another write was faster");
-    let Ok(Reply::Read(Some(item))) = call(&mut client, Request::Read { key: "streams.door".to_owned() }) else { panic!() };
-    assert_eq!((item.revision, &*item.value), (second, &b"2"[..]));
-    let deleted = written(call(&mut client, Request::Delete { key: "streams.door".to_owned(), revision: second }));
-    assert_eq!(call(&mut client, Request::Read { key: "streams.door".to_owned() }), Ok(Reply::Read(None)));
-    assert_eq!(call(&mut client, update(second)), Err(Error::Conflict), "it does not exist");
-    assert!(written(call(&mut client, create("streams.door", None))) > deleted, "revisions grow over deletions");
+    on_nats(suite::writes_need_the_expected_revision_and_deleted_keys_can_be_created);
 }
 
 #[test]
 fn watch_reports_items_changes_and_the_end_of_a_time_to_live() {
-    let Some(server) = Server::start() else { return };
-    let (mut client, mut writer) = (server.client(), server.client());
-    client.submit(Ticket(0), Request::Watch { prefix: String::new() });
-    assert_eq!(until(&mut client, |change| *change == Change::Current), [Change::Begin, Change::Current], "there is no item");
-    let begin = Instant::now();
-    let first = written(call(&mut writer, create("nodes.a", Some(Duration::from_secs(2)))));
-    let update = Request::Update { key: "nodes.a".to_owned(), revision: first, value: b"3".to_vec(), ttl: Some(Duration::from_secs(3)) };
-    written(call(&mut writer, update));
-    let seen = until(&mut client, |change| matches!(change, Change::Removed { .. }));
-    assert!(matches!(&seen[..], [Change::Put(_), Change::Put(_), Change::Removed { key }] if key == "nodes.a"), "{seen:?}");
-    assert!(begin.elapsed() >= Duration::from_secs(3), "the second time-to-live replaces the first: {:?}", begin.elapsed());
-    written(call(&mut writer, create("nodes.a", Some(Duration::from_secs(60)))));
+    on_nats(suite::watch_reports_items_changes_and_the_end_of_a_time_to_live);
+}
+
+#[test]
+fn watch_reports_only_its_keys() {
+    on_nats(suite::watch_reports_only_its_keys);
+}
+
+#[test]
+fn only_one_of_several_writers_replaces_a_revision() {
+    on_nats(suite::only_one_of_several_writers_replaces_a_revision);
+}
+
+#[test]
+fn each_request_gets_one_reply() {
+    on_nats(suite::each_request_gets_one_reply);
+}
+
+#[test]
+fn waker_ends_a_wait() {
+    on_nats(suite::waker_ends_a_wait);
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //!   the threads that publish results.
 //! - [`worker`]: the streams of the node. [`planner`]: the decisions of the elected node. [`placement`]: which node a stream belongs on.
 //! - [`view`]: what the node knows of all items. [`types`]: their values. [`keys`]: their keys. [`timing`]: the times of leases.
-//! - [`coordinator`]: the interface to the shared items, with the rules for implementations. [`store`]: the items in memory, for the
-//!   simulation and the model checks. [`mailbox`]: a queue of events, for implementations with threads.
+//! - [`coordinator`]: the interface to the shared items, with the rules for implementations. [`local`]: an implementation inside the
+//!   process. [`store`]: its items, which the simulation and the model checks use as well. [`mailbox`]: a queue of events, for
+//!   implementations with threads. [`suite`]: tests for implementations.
 //!
 //! # Items
 //!
@@ -41,11 +42,13 @@ pub mod agent;
 pub mod coordinator;
 pub mod fence;
 pub mod keys;
+pub mod local;
 pub mod mailbox;
 pub mod membership;
 pub mod placement;
 pub mod planner;
 pub mod store;
+pub mod suite;
 pub mod timing;
 pub mod types;
 pub mod view;
@@ -53,4 +56,5 @@ pub mod worker;
 
 pub use agent::{Agent, Input, Output};
 pub use coordinator::Coordinator;
+pub use local::Local;
 pub use types::{Assignment, Epoch, Member, NodeRecord, Session, Status, StreamSpec};

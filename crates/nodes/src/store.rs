@@ -26,27 +26,32 @@ impl Store {
     ///
     /// [`Request::Watch`] is rejected: the owner of the store serves watches from [`Store::items`] and [`Store::take_changes`].
     pub fn execute(&mut self, now: Duration, request: Request) -> Result<Reply, Error> {
-        self.expire(now);
+        self.check(now, &request)?;
         match request {
             Request::Read { key } => Ok(Reply::Read(self.items.get(&key).map(|stored| item(&key, stored)))),
-            Request::Create { key, value, ttl } => {
-                if self.items.contains_key(&key) {
-                    return Err(Error::Conflict);
-                }
+            Request::Create { key, value, ttl } | Request::Update { key, value, ttl, .. } => {
                 Ok(Reply::Written(self.put(now, key, value, ttl)))
             }
-            Request::Update { key, revision, value, ttl } => {
-                self.expect(&key, revision)?;
-                Ok(Reply::Written(self.put(now, key, value, ttl)))
-            }
-            Request::Delete { key, revision } => {
-                self.expect(&key, revision)?;
+            Request::Delete { key, .. } => {
                 self.items.remove(&key);
                 self.revision += 1;
                 self.changes.push(Change::Removed { key });
                 Ok(Reply::Written(Revision(self.revision)))
             }
             Request::Watch { .. } => Err(Error::Rejected("a store does not serve watches".to_owned())),
+        }
+    }
+
+    /// Returns the error that a request would get at a time, without executing it. Items whose time-to-live is over are removed first.
+    ///
+    /// # Errors
+    /// Returns [`Error::Conflict`] if the item has another revision than the request expects.
+    pub fn check(&mut self, now: Duration, request: &Request) -> Result<(), Error> {
+        self.expire(now);
+        match request {
+            Request::Create { key, .. } if self.items.contains_key(key) => Err(Error::Conflict),
+            Request::Update { key, revision, .. } | Request::Delete { key, revision } => self.expect(key, *revision),
+            _ => Ok(()),
         }
     }
 

@@ -34,6 +34,15 @@ pub struct Timing {
     pub burial: Duration,
 }
 
+impl Timing {
+    /// The times for a node that has no other nodes and a coordinator in its own process: its lease does not end, also if the machine sleeps
+    /// for days.
+    pub fn alone() -> Self {
+        let never = Duration::from_secs(u64::from(u32::MAX));
+        Self { ttl: never, renew: Duration::from_secs(3600), fence: never, takeover: never, ..Self::default() }
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Self {
