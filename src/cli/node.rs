@@ -10,7 +10,6 @@ use anyhow::{anyhow, bail};
 use roiflow_nodes_nats::{Last, Nats, ResultLog, Results, Servers, Storage};
 use roiflow_server::nodes::{self, Nodes, key::Key};
 use roiflow_server::policy::Policy;
-use roiflow_server::store::Store;
 use roiflow_server::token::{Role, Tokens};
 use roiflow_server::{Registry, Server, tls};
 
@@ -129,8 +128,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
         (None, None) => Vec::new(),
         (_, ca) => tls::authorities(ca.as_deref()).map_err(usage)?,
     };
-    let registry = Registry::new(Box::new(backend), Policy::new(config), Store::in_memory().map_err(|error| anyhow!(error))?);
-    let registry = registry.map_err(|error| anyhow!(error))?;
+    let registry = Registry::new(Box::new(backend), Policy::new(config));
     serve::show_counts(&registry, telemetry);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
@@ -157,12 +155,10 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
         key,
         results: log.map(|log| Arc::new(Log(log)) as Arc<dyn nodes::ResultLog>),
     };
-    registry.start_stored()?;
     let nodes = Nodes::join(Box::new(of_streams), Box::new(of_clients), registry.clone(), settings).map_err(usage)?;
     let nodes = Arc::new(nodes);
     elements::publish::permit_results(nodes.permit());
-    let with = Some((nodes.clone(), authorities));
-    let server = bound.serve(registry.clone(), tokens, tls, with, env!("CARGO_PKG_VERSION")).map_err(usage)?;
+    let server = bound.serve(nodes.clone(), tokens, tls, authorities, env!("CARGO_PKG_VERSION")).map_err(usage)?;
     terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
     terminal.print(format!("this is the node {name} of the group {} on {}", args.group, servers.shown()));
     service.ready();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
 use roiflow_server::config::Spool;
+use roiflow_server::nodes::Nodes;
 use roiflow_server::policy::Policy;
 use roiflow_server::store::Store;
 use roiflow_server::tls::Tls;
@@ -110,8 +111,8 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
     let of_backend = terminal.clone();
     let destinations = Destinations { spool: spool(&config)?, ..Destinations::default() };
     let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
-    let listen = config.listen;
-    let registry = Registry::new(Box::new(backend), Policy::new(config), store).map_err(|error| anyhow!(error))?;
+    let (listen, rate) = (config.listen, config.limits.requests_per_second);
+    let registry = Registry::new(Box::new(backend), Policy::new(config));
     show_counts(&registry, telemetry);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
@@ -122,15 +123,17 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
     };
     signals::on_signal(terminal, end, on_hangup(tls.as_ref(), &service, terminal))?;
     let scheme = scheme(tls.as_ref(), listen, terminal);
-    let server = Server::start(listen, registry.clone(), tokens, tls, env!("CARGO_PKG_VERSION"))
-        .map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
+    let bound = Server::bind(listen, rate, &tokens).map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
+    let nodes = Arc::new(Nodes::alone(registry.clone(), store).map_err(|error| anyhow!(error))?);
+    let server = bound.serve(nodes.clone(), tokens, tls, Vec::new(), env!("CARGO_PKG_VERSION")).map_err(|error| anyhow!(error))?;
     terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
-    registry.start_stored()?;
     service.ready();
     // Wait for the first signal. Receiving cannot fail, because the thread that handles signals owns the sender and does not end.
     let _signal = ended.recv();
     server.end();
     let all_stopped = registry.end(Instant::now() + MAX_END);
+    // Streams must not be removed before they have completed their frames.
+    drop(nodes);
     service.end();
     if !all_stopped {
         bail!("streams did not end within {} s: frames in flight are lost", MAX_END.as_secs());

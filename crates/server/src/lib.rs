@@ -3,14 +3,14 @@
 //! This crate knows HTTP, the store, security, metrics and the page. It does not know GStreamer: a [`Backend`] runs the streams.
 //!
 //! - [`stream`]: what a stream is for clients. [`backend`]: what the program that runs streams implements.
-//! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
+//! - [`nodes`]: which streams there are, on this server or on several. [`store`]: keeps those of a server without other nodes over restarts.
+//! - [`registry`]: the streams of this server; it starts them again after failures.
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
 //! - [`crops`]: the latest objects, cut out of the frames of a stream.
 //! - [`models`]: the folder of models, to which clients may add files.
 //! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
 //! - [`telemetry`]: spans and logs for collectors of OpenTelemetry.
-//! - [`nodes`]: streams that run on several servers.
 //! - [`http`]: the server itself, with [`metrics`] and [`page`]. [`tls`]: its certificate.
 
 #![deny(unsafe_code)]

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use roiflow_nodes::keys::{self, MAX_NAME};
 use roiflow_results::redaction::{HIDDEN, Secrets, redact};
 
 use crate::backend::{Pipeline, Start};
@@ -13,8 +14,6 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::stream::{StreamSpec, Value};
 
-/// Maximum length of a name.
-const MAX_NAME: usize = 100;
 /// Maximum length of an address or of the value of a parameter.
 const MAX_TEXT: usize = 2000;
 /// Maximum number of destinations of a stream.
@@ -190,11 +189,13 @@ fn within(folder: Option<&Path>, inside: &str) -> Result<PathBuf, Outside> {
 /// # Errors
 /// Returns which names are allowed.
 pub fn check_name(name: &str) -> Result<()> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain) && !name.starts_with(['-', '.']) {
+    if keys::is_name(name) && !name.starts_with('-') {
         return Ok(());
     }
-    let expected = format!("1 to {MAX_NAME} letters, digits, `-`, `_` or `.`, that begin with a letter, a digit or `_`");
+    let expected = format!(
+        "1 to {MAX_NAME} letters, digits, `-`, `_` or `.`, that begin with a letter, a digit or `_`, with no dot at the end and no two dots \
+         together"
+    );
     Err(Error::value("invalid_name", "name", expected, quoted(name), ""))
 }
 

@@ -1,10 +1,9 @@
-//! The streams of the server: in the store, in the backend, and between the two.
+//! The streams of this server, and the backend that runs them. [`crate::nodes`] decides which streams these are.
 //!
 //! Each stream has a lock of its own for starting and stopping, which may take seconds; no other stream waits for it. A stream that fails
 //! is started again, with delays that double up to a minute.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,8 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::{EventKind, Events};
 use crate::feed::{Feed, Hub};
 use crate::policy::{self, Policy};
-use crate::store::Store;
-use crate::stream::{Change, Counters, State, StreamSpec, StreamView};
+use crate::stream::{Counters, State, StreamSpec, StreamView};
 use crate::telemetry::TARGET;
 
 /// Interval of checks for failed streams.
@@ -42,12 +40,9 @@ impl std::fmt::Debug for Registry {
 struct Inner {
     backend: Box<dyn Backend>,
     policy: Policy,
-    store: Store,
     hub: Arc<Hub>,
     events: Events,
     streams: Mutex<BTreeMap<String, Arc<Entry>>>,
-    /// Whether the streams of the store have been started.
-    is_ready: AtomicBool,
     /// Whether the server is ending.
     is_ending: Mutex<bool>,
     ending: Condvar,
@@ -62,6 +57,8 @@ struct Entry {
 
 struct Slot {
     spec: StreamSpec,
+    /// Whether the stream was started, or tried to start.
+    is_placed: bool,
     /// Number of the assignment of the stream to this node; 0: the server has no other nodes.
     assignment: u64,
     running: Option<Arc<dyn Running>>,
@@ -76,51 +73,24 @@ struct Slot {
 }
 
 impl Registry {
-    /// Creates a registry with the streams of the store, which are started by [`Registry::start_stored`].
-    ///
-    /// # Errors
-    /// Returns an error if the store cannot be read.
-    pub fn new(backend: Box<dyn Backend>, policy: Policy, store: Store) -> Result<Self, String> {
-        let (specs, damaged) = store.all()?;
-        damaged.iter().for_each(|reason| tracing::warn!("an entry of the store is skipped: {reason}"));
-        let (hub, events) = (Arc::new(Hub::default()), Events::default());
-        let streams = specs.into_iter().map(|spec| (spec.name.clone(), Arc::new(Entry::new(spec, &hub, &events)))).collect();
-        Ok(Self(Arc::new(Inner {
+    /// Creates a registry without streams.
+    pub fn new(backend: Box<dyn Backend>, policy: Policy) -> Self {
+        Self(Arc::new(Inner {
             backend,
             policy,
-            store,
-            hub,
-            events,
-            streams: Mutex::new(streams),
-            is_ready: AtomicBool::new(false),
+            hub: Arc::default(),
+            events: Events::default(),
+            streams: Mutex::default(),
             is_ending: Mutex::new(false),
             ending: Condvar::new(),
-        })))
+        }))
     }
 
-    /// Starts the streams of the store, and a thread that starts failed streams again.
-    ///
-    /// # Errors
-    /// Returns an error if the thread cannot be started.
-    pub fn start_stored(&self) -> std::io::Result<()> {
+    /// Starts a thread that starts failed streams again.
+    pub(crate) fn start_retries(&self) -> std::io::Result<()> {
         let registry = self.clone();
-        std::thread::Builder::new().name("roiflow-streams".to_owned()).spawn(move || {
-            for entry in registry.entries() {
-                let _working = lock(&entry.work);
-                // A client may have changed the stream meanwhile.
-                if lock(&entry.slot).running.is_none() && !registry.is_ending() {
-                    registry.start(&entry);
-                }
-            }
-            registry.0.is_ready.store(true, Ordering::Release);
-            registry.watch();
-        })?;
+        std::thread::Builder::new().name("roiflow-streams".to_owned()).spawn(move || registry.watch())?;
         Ok(())
-    }
-
-    /// Whether each stream of the store was started once.
-    pub fn is_ready(&self) -> bool {
-        self.0.is_ready.load(Ordering::Acquire)
     }
 
     /// The pipelines that clients may use.
@@ -165,50 +135,6 @@ impl Registry {
         &self.0.policy
     }
 
-    /// Adds a stream, starts it, and stores it.
-    ///
-    /// # Errors
-    /// Returns what is wrong with the stream; then it is not added.
-    pub fn add(&self, spec: StreamSpec) -> Result<StreamView> {
-        let start = self.resolve(&spec)?;
-        let entry = Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
-        let _working = lock(&entry.work);
-        {
-            let mut streams = lock(&self.0.streams);
-            if streams.contains_key(&spec.name) {
-                let message =
-                    format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name);
-                return Err(Error::new(409, "stream_exists", message));
-            }
-            self.check_number(streams.len())?;
-            streams.insert(spec.name.clone(), entry.clone());
-        }
-        let added = self.try_start(&entry, &start).and_then(|()| self.0.store.put(&spec).map_err(Error::internal));
-        if let Err(error) = added {
-            self.stop(&entry);
-            lock(&self.0.streams).remove(&spec.name);
-            return Err(error);
-        }
-        self.0.events.add(&spec.name, EventKind::Added, format!("pipeline {}", spec.pipeline));
-        Ok(entry.view())
-    }
-
-    /// Changes a stream, which continues if the backend can do so, and is restarted otherwise.
-    ///
-    /// # Errors
-    /// Returns what is wrong with the change; then the stream runs on as it is.
-    pub fn change(&self, name: &str, change: Change) -> Result<StreamView> {
-        let entry = self.entry(name)?;
-        let _working = lock(&entry.work);
-        self.check_present(name, &entry)?;
-        let before = lock(&entry.slot).spec.clone();
-        let after = policy::with_credentials(before.changed(change), &before);
-        if after != before {
-            self.replace(&entry, after)?;
-        }
-        Ok(entry.view())
-    }
-
     /// Replaces the description of a stream. The caller holds the lock of the stream.
     fn replace(&self, entry: &Arc<Entry>, after: StreamSpec) -> Result<()> {
         let (before, assignment) = {
@@ -222,14 +148,6 @@ impl Registry {
         let running = lock(&entry.slot).running.clone().filter(|_| is_same_input);
         let changed = running.map_or(Ok(false), |running| running.change(&start));
         let continues = changed.map_err(|failure| refused(&failure, &after))?;
-        if let Err(error) = self.0.store.put(&after) {
-            if continues {
-                // The stream must have the description that is in the store.
-                self.stop(entry);
-                self.start(entry);
-            }
-            return Err(Error::internal(error));
-        }
         if !continues {
             self.stop(entry);
         }
@@ -256,22 +174,6 @@ impl Registry {
             self.stop(&entry);
             self.start(&entry);
         });
-        Ok(entry.view())
-    }
-
-    /// Removes a stream after its frames in flight have completed.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such stream, or the store cannot be written.
-    pub fn remove(&self, name: &str) -> Result<StreamView> {
-        let entry = self.entry(name)?;
-        let _working = lock(&entry.work);
-        self.check_present(name, &entry)?;
-        // First, so that a server that is killed now does not bring the stream back.
-        self.0.store.remove(name).map_err(Error::internal)?;
-        self.stop(&entry);
-        lock(&self.0.streams).remove(name);
-        self.0.events.add(name, EventKind::Removed, "");
         Ok(entry.view())
     }
 
@@ -324,8 +226,14 @@ impl Registry {
         self.0.backend.announce_gap(gap);
     }
 
-    /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results. A stream that cannot start is
-    /// tried again later. A stream that runs under another number is restarted; one that runs with another description is changed. `gap` is
+    /// Returns a function that describes a stream, also after its removal; `None`: there is no such stream.
+    pub(crate) fn follow(&self, name: &str) -> Option<impl Fn() -> StreamView> {
+        let entry = self.entry(name).ok()?;
+        Some(move || entry.view())
+    }
+
+    /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results (0: without such a number). A
+    /// stream that cannot start is tried again later. A stream that runs under another number is restarted; one that runs with another description is changed. `gap` is
     /// called when no result of an earlier number is made any more, and its gap is announced.
     pub(crate) fn place(&self, spec: StreamSpec, assignment: u64, gap: impl FnOnce() -> Option<Gap>) {
         let name = spec.name.clone();
@@ -334,10 +242,10 @@ impl Registry {
         let _working = lock(&entry.work);
         let (before, earlier) = {
             let slot = lock(&entry.slot);
-            (slot.spec.clone(), slot.assignment)
+            (slot.spec.clone(), slot.is_placed.then_some(slot.assignment))
         };
         let announce = || gap().into_iter().for_each(|gap| self.announce_gap(gap));
-        if earlier == assignment {
+        if earlier == Some(assignment) {
             announce();
             if before != spec
                 && let Err(error) = self.replace(&entry, spec)
@@ -346,7 +254,7 @@ impl Registry {
             }
             return;
         }
-        if earlier == 0 {
+        if earlier.is_none() {
             self.0.events.add(&name, EventKind::Added, format!("pipeline {}", spec.pipeline));
         } else {
             self.stop(&entry);
@@ -354,12 +262,12 @@ impl Registry {
         announce();
         {
             let mut slot = lock(&entry.slot);
-            (slot.spec, slot.assignment) = (spec, assignment);
+            (slot.spec, slot.assignment, slot.is_placed) = (spec, assignment, true);
         }
         self.start(&entry);
     }
 
-    /// Stops a stream that was assigned to this node. A server without other nodes uses [`Registry::remove`].
+    /// Stops and forgets a stream, after its frames in flight have completed.
     pub(crate) fn displace(&self, name: &str) {
         let Ok(entry) = self.entry(name) else { return };
         let _working = lock(&entry.work);
@@ -571,6 +479,7 @@ impl Entry {
         let feed = Feed::new(&spec.name, &policy::shown(&spec).input, hub.clone(), events.clone());
         let slot = Slot {
             spec,
+            is_placed: false,
             assignment: 0,
             running: None,
             state: State::Starting,
@@ -760,16 +669,9 @@ pub(crate) mod tests {
         serde_json::from_value(serde_json::json!({"name": name, "pipeline": "detect", "input": input})).unwrap()
     }
 
-    pub(crate) fn registry(folder: &std::path::Path, fake: &Fake) -> Registry {
-        registry_with(folder, fake, Limits { streams: 3, ..Limits::default() })
-    }
-
-    pub(crate) fn registry_with(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Registry {
-        let policy = Policy::new(Config { limits, models: Some(folder.to_owned()), upload_models: true, ..Config::default() });
-        let registry = Registry::new(Box::new(fake.clone()), policy, Store::open(folder).unwrap()).unwrap();
-        registry.start_stored().unwrap();
-        wait_until(|| registry.is_ready());
-        registry
+    pub(crate) fn registry(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Registry {
+        let config = Config { limits, models: Some(folder.to_owned()), upload_models: true, ..Config::default() };
+        Registry::new(Box::new(fake.clone()), Policy::new(config))
     }
 
     pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
@@ -781,93 +683,19 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn streams_come_back_after_a_restart_of_the_server() {
-        let folder = tempfile::tempdir().unwrap();
-        let fake = Fake::default();
-        {
-            let registry = registry(folder.path(), &fake);
-            registry.add(spec("a", "test:1")).unwrap();
-            registry.add(spec("b", "test:1")).unwrap();
-            registry.remove("b").unwrap();
-            assert_eq!(registry.view("a").unwrap().frames, 5);
-            assert!(registry.end(Instant::now() + Duration::from_secs(5)));
-            assert_eq!(registry.add(spec("c", "test:1")).unwrap_err().code, "ending");
-        }
-        let fake = Fake::default();
-        // The store is free when the thread of the first registry has ended.
-        wait_until(|| Store::open(folder.path()).is_ok());
-        let registry = registry(folder.path(), &fake);
-        assert_eq!(registry.views().iter().map(|view| &*view.spec.name).collect::<Vec<_>>(), ["a"]);
-        assert_eq!(fake.state().started, ["a"]);
-    }
-
-    #[test]
-    fn refused_stream_leaves_no_trace() {
-        let folder = tempfile::tempdir().unwrap();
-        let registry = registry(folder.path(), &Fake::default());
-        let error = registry.add(spec("a", "test:3")).unwrap_err();
-        assert_eq!((error.status, &*error.message), (400, "no such model"));
-        assert!(registry.views().is_empty());
-        registry.add(spec("a", "test:1")).unwrap();
-        assert_eq!(registry.add(spec("a", "test:1")).unwrap_err().code, "stream_exists");
-        ["b", "c"].iter().for_each(|name| drop(registry.add(spec(name, "test:1")).unwrap()));
-        assert_eq!(registry.add(spec("d", "test:1")).unwrap_err().code, "too_many_streams");
-        let error = registry.remove("bb").unwrap_err();
-        assert!(error.status == 404 && error.message.contains("Did you mean `b`?"), "{error}");
-    }
-
-    #[test]
-    fn wrong_change_keeps_the_stream_running() {
-        let folder = tempfile::tempdir().unwrap();
-        let fake = Fake::default();
-        let registry = registry(folder.path(), &fake);
-        registry.add(spec("a", "test:1")).unwrap();
-        let change = |input: &str| Change { input: Some(input.into()), ..Change::default() };
-        assert_eq!(registry.change("a", change("test:3")).unwrap_err().code, "invalid_stream");
-        assert!(fake.state().stopped.is_empty());
-        let view = registry.change("a", change("test:4")).unwrap();
-        assert_eq!((&*view.spec.input, view.frames), ("test:4", 10), "counters go on");
-        registry.change("a", change("test:4")).unwrap();
-        let state = fake.state();
-        assert_eq!((state.started.len(), state.stopped.len()), (2, 1), "a change without an effect restarts nothing");
-    }
-
-    #[test]
-    fn change_restarts_a_stream_only_if_it_must() {
-        let folder = tempfile::tempdir().unwrap();
-        let fake = Fake::default();
-        let registry = registry(folder.path(), &fake);
-        registry.add(spec("a", "test:1")).unwrap();
-        let counts = || {
-            let state = fake.state();
-            (state.changed.len(), state.started.len(), state.stopped.len())
-        };
-        let publish = |url: &str| Change { publish: Some(vec![url.into()]), ..Change::default() };
-        assert_eq!(registry.change("a", publish("mqtt://broker/a")).unwrap().spec.publish, ["mqtt://broker/a"]);
-        assert_eq!(counts(), (1, 1, 0));
-        // The backend cannot continue with this pipeline.
-        registry.change("a", Change { pipeline: Some("faces".into()), ..Change::default() }).unwrap();
-        assert_eq!(counts(), (1, 2, 1));
-        // Another input is another source.
-        let back = Change { pipeline: Some("detect".into()), input: Some("test:4".into()), ..Change::default() };
-        registry.change("a", back).unwrap();
-        assert_eq!(counts(), (1, 3, 2));
-        let messages: Vec<String> = registry.events().newest(None, 100).iter().map(|event| event.message.clone()).collect();
-        assert!(messages.contains(&"without a restart".to_owned()) && messages.contains(&"restarted".to_owned()), "{messages:?}");
-    }
-
-    #[test]
     fn failed_stream_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let registry = registry(folder.path(), &fake);
-        registry.add(spec("a", "test:2")).unwrap();
+        let registry = registry(folder.path(), &fake, Limits::default());
+        registry.start_retries().unwrap();
+        registry.place(spec("a", "test:2"), 0, || None);
         wait_until(|| registry.view("a").unwrap().state == State::Failed && registry.view("a").unwrap().seconds_to_retry.is_some());
         assert_eq!(registry.view("a").unwrap().error.as_deref(), Some("broken"));
         wait_until(|| fake.state().started.len() >= 2);
-        registry.remove("a").unwrap();
+        registry.displace("a");
         let kinds: Vec<EventKind> = registry.events().newest(None, 100).iter().map(|event| event.kind).collect();
-        assert_eq!(kinds.first(), Some(&EventKind::Started));
+        assert_eq!(kinds[..2], [EventKind::Added, EventKind::Started]);
         assert!(kinds.contains(&EventKind::Failed) && kinds.last() == Some(&EventKind::Removed), "{kinds:?}");
+        registry.end(Instant::now() + Duration::from_secs(5));
     }
 }

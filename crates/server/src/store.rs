@@ -34,18 +34,6 @@ impl Store {
         Ok(store)
     }
 
-    /// Creates a store that is lost when the process ends.
-    ///
-    /// # Errors
-    /// Returns an error if there is no memory.
-    pub fn in_memory() -> Result<Self, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("cannot create a store in memory: {error}");
-        let backend = redb::backends::InMemoryBackend::new();
-        let store = Self(Database::builder().create_with_backend(backend).map_err(|error| failed(&error))?);
-        store.write(|_| Ok(())).map_err(|error| failed(&error))?;
-        Ok(store)
-    }
-
     /// Returns all streams, and the entries that cannot be read, with the reasons.
     ///
     /// # Errors
@@ -66,13 +54,12 @@ impl Store {
         read().map_err(|error| format!("cannot read the store: {error}"))
     }
 
-    /// Adds or replaces a stream.
+    /// Adds or replaces a stream. `text` is its description as JSON.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn put(&self, spec: &StreamSpec) -> Result<(), String> {
-        let text = serde_json::to_vec(spec).map_err(|error| error.to_string())?;
-        self.write(|table| table.insert(&*spec.name, &*text).map(drop))
+    pub fn put(&self, name: &str, text: &[u8]) -> Result<(), String> {
+        self.write(|table| table.insert(name, text).map(drop))
     }
 
     /// Removes a stream.
@@ -116,8 +103,12 @@ pub(crate) fn restrict(path: &Path, mode: u32) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
+    fn text(name: &str) -> Vec<u8> {
+        serde_json::json!({"name": name, "pipeline": "faces", "input": "rtsp://u:p@cam/"}).to_string().into_bytes()
+    }
+
     fn spec(name: &str) -> StreamSpec {
-        serde_json::from_value(serde_json::json!({"name": name, "pipeline": "faces", "input": "rtsp://u:p@cam/"})).unwrap()
+        serde_json::from_slice(&text(name)).unwrap()
     }
 
     #[test]
@@ -127,7 +118,7 @@ mod tests {
         let state = folder.path().join("state");
         {
             let store = Store::open(&state).unwrap();
-            ["b", "a", "c"].iter().for_each(|name| store.put(&spec(name)).unwrap());
+            ["b", "a", "c"].iter().for_each(|name| store.put(name, &text(name)).unwrap());
             store.remove("c").unwrap();
             let error = Store::open(&state).unwrap_err();
             assert!(error.contains("another server"), "{error}");
@@ -144,7 +135,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("live")).unwrap();
         for n in 0..20 {
-            store.put(&spec(&format!("s{n:02}"))).unwrap();
+            let name = format!("s{n:02}");
+            store.put(&name, &text(&name)).unwrap();
             let copy = folder.path().join(format!("copy-{n}"));
             std::fs::create_dir(&copy).unwrap();
             std::fs::copy(folder.path().join("live/streams.redb"), copy.join("streams.redb")).unwrap();

@@ -80,23 +80,18 @@ pub(super) struct Login {
 pub(super) async fn blocking<T: Send + 'static>(app: App, act: impl FnOnce(&Registry) -> Result<T> + Send + 'static) -> Result<T> {
     // What the operation does belongs to the request.
     let span = tracing::Span::current();
-    let done = tokio::task::spawn_blocking(move || span.in_scope(|| act(&app.registry))).await;
+    let done = tokio::task::spawn_blocking(move || span.in_scope(|| act(app.registry()))).await;
     done.unwrap_or_else(|error| Err(Error::internal(format!("internal error: {error}"))))
 }
 
 pub(super) async fn streams(State(app): State<App>, headers: HeaderMap) -> Result<Response> {
-    let own = node_name(&app);
+    let own = app.nodes.name_among_nodes();
     let views = blocking(app.clone(), |registry| Ok(registry.views())).await?;
     let views: Vec<StreamView> = views.into_iter().map(|view| StreamView { node: own.clone(), ..view }).collect();
-    if app.nodes.is_some() && !peers::is_from_node(&app, &headers) {
-        return nodes::streams_of_all(&app, views).await;
+    match peers::is_from_node(&app, &headers) {
+        true => Ok(Json(StreamList { streams: views }).into_response()),
+        false => nodes::streams_of_all(&app, views).await,
     }
-    Ok(Json(StreamList { streams: views }).into_response())
-}
-
-/// Name of this node, if the server has other nodes.
-fn node_name(app: &App) -> Option<String> {
-    app.nodes.as_ref().map(|(nodes, _)| nodes.name().to_owned())
 }
 
 pub(super) async fn stream(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Json<StreamView>> {
@@ -106,38 +101,25 @@ pub(super) async fn stream(State(app): State<App>, Path(name): Path<String>, opt
         true => registry.view_with_percentiles(name),
         false => registry.view(name),
     };
-    blocking(app.clone(), move |registry| match (view(registry, &name), &app.nodes) {
-        (Ok(view), _) => Ok(Json(StreamView { node: node_name(&app), ..view })),
-        (Err(_), Some((nodes, _))) => nodes.known(&name).map(Json),
-        (Err(error), None) => Err(error),
+    blocking(app.clone(), move |registry| match view(registry, &name) {
+        Ok(view) => Ok(Json(StreamView { node: app.nodes.name_among_nodes(), ..view })),
+        Err(_) => app.nodes.known(&name).map(Json),
     })
     .await
 }
 
 pub(super) async fn add(State(app): State<App>, Json(spec): Json<StreamSpec>) -> Result<Response> {
-    let view = blocking(app.clone(), move |registry| match &app.nodes {
-        Some((nodes, _)) => nodes.add(&spec),
-        None => registry.add(spec),
-    })
-    .await?;
+    let view = blocking(app.clone(), move |_| app.nodes.add(&spec)).await?;
     let location = format!("/api/streams/{}", view.spec.name);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
 }
 
 pub(super) async fn change(State(app): State<App>, Path(name): Path<String>, Json(change): Json<Change>) -> Result<Json<StreamView>> {
-    blocking(app.clone(), move |registry| match &app.nodes {
-        Some((nodes, _)) => nodes.change(&name, &change).map(Json),
-        None => registry.change(&name, change).map(Json),
-    })
-    .await
+    blocking(app.clone(), move |_| app.nodes.change(&name, &change).map(Json)).await
 }
 
 pub(super) async fn remove(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
-    blocking(app.clone(), move |registry| match &app.nodes {
-        Some((nodes, _)) => nodes.remove(&name).map(Json),
-        None => registry.remove(&name).map(Json),
-    })
-    .await
+    blocking(app.clone(), move |_| app.nodes.remove(&name).map(Json)).await
 }
 
 pub(super) async fn restart(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
@@ -147,7 +129,7 @@ pub(super) async fn restart(State(app): State<App>, Path(name): Path<String>) ->
 pub(super) async fn results(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Response> {
     options.allow(&["limit"])?;
     let limit = options.number("limit", 1..=MAX_RECENT as u64, 10)? as usize;
-    let recent = app.registry.feed(&name)?.recent(limit);
+    let recent = app.registry().feed(&name)?.recent(limit);
     // The lines are JSON already.
     let mut body = b"{\"results\":[".to_vec();
     for (idx, published) in recent.iter().enumerate() {
@@ -161,9 +143,9 @@ pub(super) async fn results(State(app): State<App>, Path(name): Path<String>, op
 pub(super) async fn events(State(app): State<App>, headers: HeaderMap, options: Options) -> Result<Response> {
     options.allow(&["limit", "stream"])?;
     let limit = options.number("limit", 1..=500, 100)? as usize;
-    let newest = app.registry.events().newest(options.text("stream"), limit);
+    let newest = app.registry().events().newest(options.text("stream"), limit);
     let events: Vec<Event> = newest.iter().map(|event| Event::clone(event)).collect();
-    if app.nodes.is_some() && !peers::is_from_node(&app, &headers) {
+    if app.peers.is_some() && !peers::is_from_node(&app, &headers) {
         return nodes::events_of_all(&app, events, options.text("stream"), limit).await;
     }
     Ok(Json(EventList { events }).into_response())
@@ -181,7 +163,7 @@ pub(super) async fn probe(State(app): State<App>, Json(probe): Json<Probe>) -> R
 }
 
 pub(super) async fn server(State(app): State<App>, headers: HeaderMap) -> Json<ServerView> {
-    let config = app.registry.policy().config();
+    let config = app.registry().policy().config();
     Json(ServerView {
         version: app.version.to_owned(),
         role: guard::role(&app, &headers),
@@ -189,7 +171,7 @@ pub(super) async fn server(State(app): State<App>, headers: HeaderMap) -> Json<S
         max_streams: config.limits.streams,
         schemes: config.schemes.clone(),
         has_media: config.media.is_some(),
-        node: app.nodes.as_ref().map(|(nodes, _)| nodes.name().to_owned()),
+        node: app.nodes.name_among_nodes(),
     })
 }
 
@@ -211,7 +193,7 @@ pub(super) async fn logout() -> Response {
 
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
     let text = tokio::task::spawn_blocking(move || {
-        metrics::page(&app.registry, &app.requests, app.n_connections.load(std::sync::atomic::Ordering::Relaxed))
+        metrics::page(app.registry(), &app.requests, app.n_connections.load(std::sync::atomic::Ordering::Relaxed))
     });
     let text = text.await.map_err(|error| Error::internal(format!("internal error: {error}")))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
@@ -226,11 +208,11 @@ pub(super) async fn ready(State(app): State<App>) -> Result<&'static str> {
     if *app.ending.borrow() {
         return Err(Error::new(503, "ending", "the server is ending"));
     }
-    if let Some((nodes, _)) = &app.nodes {
-        let message = "the coordinator of the nodes does not answer";
-        return if nodes.is_ready() { Ok("ready\n") } else { Err(Error::new(503, "coordinator_unavailable", message)) };
+    match app.nodes.is_ready() {
+        true => Ok("ready\n"),
+        false if app.nodes.is_alone() => Err(Error::new(503, "starting", "the streams of the store are being started")),
+        false => Err(Error::new(503, "coordinator_unavailable", "the coordinator of the nodes does not answer")),
     }
-    if app.registry.is_ready() { Ok("ready\n") } else { Err(Error::new(503, "starting", "the streams of the store are being started")) }
 }
 
 pub(super) async fn openapi(State(app): State<App>) -> Response {

@@ -75,7 +75,7 @@ impl CropView {
 pub(super) async fn list(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Json<CropList>> {
     options.allow(&["limit"])?;
     let limit = options.number("limit", 1..=MAX_CROPS as u64, 20)? as usize;
-    let feed = app.registry.feed(&name)?;
+    let feed = app.registry().feed(&name)?;
     if feed.crops().ask(std::time::Instant::now()) {
         tokio::spawn(cut(app.clone(), feed.downgrade()));
     }
@@ -87,7 +87,7 @@ pub(super) async fn list(State(app): State<App>, Path(name): Path<String>, optio
 
 /// Returns a crop as JPEG.
 pub(super) async fn picture(State(app): State<App>, Path((name, id)): Path<(String, String)>) -> Result<Response> {
-    let feed = app.registry.feed(&name)?;
+    let feed = app.registry().feed(&name)?;
     let crop = id.parse().ok().and_then(|id| feed.crops().get(id)).ok_or_else(|| {
         let shown: String = id.chars().take(40).collect();
         let advice =
@@ -114,7 +114,7 @@ async fn cut(app: App, weak: WeakFeed) {
         // A stream with a lost source has no frame.
         if let Ok(Ok(shot)) = taken {
             let Ok(encoder) = app.encoders.acquire().await else { return };
-            let hub = app.registry.hub().clone();
+            let hub = app.registry().hub().clone();
             let of_thread = shot.clone();
             let cut = tokio::task::spawn_blocking(move || of_thread.crops(&hub)).await;
             drop(encoder);

@@ -31,7 +31,7 @@ fn allows(app: &App, access: Access, method: &Method, headers: &HeaderMap) -> Re
     }
     let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST).unwrap_or_default();
-    if !is_own_host(host, &app.registry.policy().config().hosts) {
+    if !is_own_host(host, &app.registry().policy().config().hosts) {
         let shown: String = host.chars().take(100).collect();
         let advice = "Add the name to the setting `hosts` of the server";
         return Err(Error::value("unknown_host", "Host", "an IP address or localhost", format!("`{shown}`"), advice).with_status(421));

@@ -43,7 +43,7 @@ pub(super) struct Place(Arc<Hub>);
 
 impl Place {
     pub(super) fn take(app: &App) -> Result<Self> {
-        let (hub, max) = (app.registry.hub(), app.registry.policy().config().limits.subscribers);
+        let (hub, max) = (app.registry().hub(), app.registry().policy().config().limits.subscribers);
         let place = Self(hub.clone());
         if hub.subscribers.fetch_add(1, Ordering::AcqRel) >= max {
             let message = format!("expected at most {max} clients that receive live data, got one more. Close another one");
@@ -103,9 +103,9 @@ fn line(published: Arc<Published>) -> Bytes {
 
 /// Receives the results of all streams: those of all nodes, if this node can read them, otherwise those of this server.
 fn items_of_all(app: &App, place: Place) -> BoxStream<'static, Item> {
-    match app.nodes.as_ref().and_then(|(nodes, _)| nodes.results()).map(ResultLog::subscribe) {
+    match app.nodes.results().map(ResultLog::subscribe) {
         Some(lines) => items(app, lines, |line| line, None, place),
-        None => items(app, app.registry.hub().subscribe(), line, None, place),
+        None => items(app, app.registry().hub().subscribe(), line, None, place),
     }
 }
 
@@ -122,7 +122,7 @@ fn sse(items: impl Stream<Item = Item> + Send + 'static) -> Response {
 }
 
 pub(super) async fn results_of_stream(State(app): State<App>, Path(name): Path<String>) -> Result<Response> {
-    let feed = app.registry.feed(&name)?;
+    let feed = app.registry().feed(&name)?;
     Ok(sse(items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?)))
 }
 
@@ -131,7 +131,7 @@ pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
 }
 
 pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
-    let feed = app.registry.feed(&name)?;
+    let feed = app.registry().feed(&name)?;
     let items = items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?);
     Ok(accept(upgrade, items))
 }
@@ -176,7 +176,7 @@ pub(super) async fn send_in_time(socket: &mut (impl Sink<Message> + Unpin), mess
 
 /// Server-sent events of the list of events.
 pub(super) async fn events(State(app): State<App>) -> Result<Response> {
-    let (receiver, ending, place) = (app.registry.events().subscribe(), app.ending.clone(), Place::take(&app)?);
+    let (receiver, ending, place) = (app.registry().events().subscribe(), app.ending.clone(), Place::take(&app)?);
     let events = stream::unfold((receiver, ending, place), |(mut receiver, mut ending, place)| async move {
         let received = tokio::select! {
             received = receiver.recv() => received,
@@ -217,21 +217,21 @@ async fn next_picture(app: &App, feed: &Feed, kind: Kind) -> Result<Bytes> {
     let shot: Arc<Shot> = waiting.await.ok().and_then(Result::ok).ok_or_else(missing)?;
     let internal = |error: &dyn std::fmt::Display| Error::internal(format!("the frame cannot be encoded: {error}"));
     let _encoder = app.encoders.acquire().await.map_err(|error| internal(&error))?;
-    let hub = app.registry.hub().clone();
+    let hub = app.registry().hub().clone();
     let encoded = tokio::task::spawn_blocking(move || shot.jpeg(kind.max_width, kind.boxes, &hub)).await;
     encoded.map_err(|error| internal(&error))?.map_err(|error| internal(&error))
 }
 
 pub(super) async fn picture(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Response> {
     options.allow(&["width", "boxes", "t"])?;
-    let (feed, kind) = (app.registry.feed(&name)?, Kind::of(&options)?);
+    let (feed, kind) = (app.registry().feed(&name)?, Kind::of(&options)?);
     let picture = next_picture(&app, &feed, kind).await?;
     Ok(([(header::CONTENT_TYPE, "image/jpeg"), (header::CACHE_CONTROL, "no-store")], picture).into_response())
 }
 
 pub(super) async fn mjpeg(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Response> {
     options.allow(&["width", "boxes", "fps"])?;
-    let (feed, kind) = (app.registry.feed(&name)?, Kind::of(&options)?);
+    let (feed, kind) = (app.registry().feed(&name)?, Kind::of(&options)?);
     let interval = Duration::from_secs_f64(1.0 / options.number("fps", 1..=MAX_FPS, DEFAULT_FPS)? as f64);
     let (place, feed) = (Place::take(&app)?, feed.downgrade());
     let pictures = stream::unfold((app, feed, place, Instant::now()), move |(app, feed, place, due)| async move {

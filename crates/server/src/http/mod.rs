@@ -59,10 +59,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct App(Arc<Shared>);
 
 pub(crate) struct Shared {
-    registry: Registry,
+    nodes: Arc<Nodes>,
     tokens: Tokens,
-    /// The other nodes, if there are any, and how to reach their servers.
-    nodes: Option<(Arc<Nodes>, Peers)>,
+    /// How to reach the servers of the other nodes; `None`: there are no other nodes.
+    peers: Option<Peers>,
     requests: Requests,
     n_connections: AtomicUsize,
     encoders: Semaphore,
@@ -74,6 +74,13 @@ pub(crate) struct Shared {
     /// Becomes true when the server ends; live streams end then.
     ending: watch::Receiver<bool>,
     version: &'static str,
+}
+
+impl Shared {
+    /// The streams that run on this node.
+    fn registry(&self) -> &Registry {
+        self.nodes.registry()
+    }
 }
 
 impl std::ops::Deref for App {
@@ -99,12 +106,13 @@ impl Server {
     /// Returns an error if the address is not local and there is no token, or the address cannot be used.
     pub fn start(
         listen: SocketAddr,
-        registry: Registry,
+        nodes: Arc<Nodes>,
         tokens: Tokens,
         tls: Option<Arc<Tls>>,
         version: &'static str,
     ) -> Result<Self, String> {
-        Self::bind(listen, registry.policy().config().limits.requests_per_second, &tokens)?.serve(registry, tokens, tls, None, version)
+        let rate = nodes.registry().policy().config().limits.requests_per_second;
+        Self::bind(listen, rate, &tokens)?.serve(nodes, tokens, tls, Vec::new(), version)
     }
 
     /// Opens the address, so that its port is known, but accepts no connections yet.
@@ -160,37 +168,34 @@ impl Bound {
         self.address
     }
 
-    /// Accepts connections, which are encrypted if there is a certificate. `version` is shown to clients. `nodes` are the other nodes, with the
-    /// authorities that sign the certificates of their servers.
+    /// Accepts connections, which are encrypted if there is a certificate. `authorities` sign the certificates of the other nodes' servers.
+    /// `version` is shown to clients.
     ///
     /// # Errors
     /// Returns an error if the authorities cannot be used.
     pub fn serve(
         self,
-        registry: Registry,
+        nodes: Arc<Nodes>,
         tokens: Tokens,
         tls: Option<Arc<Tls>>,
-        nodes: Option<(Arc<Nodes>, Vec<rustls::pki_types::CertificateDer<'static>>)>,
+        authorities: Vec<rustls::pki_types::CertificateDer<'static>>,
         version: &'static str,
     ) -> Result<Server, String> {
         let Self { runtime, listener, address, rates } = self;
-        let nodes = match nodes {
-            Some((nodes, authorities)) => {
-                let tls = crate::tls::client(authorities)?;
-                let peers = Peers::new(nodes.name(), nodes.key().map(|key| key.peer()), tls);
-                Some((nodes, peers))
-            }
+        let peers = match nodes.name_among_nodes() {
+            Some(name) => Some(Peers::new(&name, nodes.key().map(|key| key.peer()), crate::tls::client(authorities)?)),
             None => None,
         };
-        if let Some(folder) = registry.policy().config().models.as_deref().filter(|_| registry.policy().config().upload_models) {
+        let config = nodes.registry().policy().config();
+        if let Some(folder) = config.models.as_deref().filter(|_| config.upload_models) {
             crate::models::clean_up(folder);
         }
         let (end, ending) = watch::channel(false);
-        let max_connections = registry.policy().config().limits.connections;
+        let max_connections = config.limits.connections;
         let app = App(Arc::new(Shared {
-            registry,
-            tokens,
             nodes,
+            tokens,
+            peers,
             requests: Requests::default(),
             n_connections: AtomicUsize::new(0),
             encoders: Semaphore::new(MAX_ENCODERS),

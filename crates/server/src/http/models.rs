@@ -29,7 +29,7 @@ pub(super) struct ModelList {
 fn folder(app: &App) -> Result<PathBuf> {
     let missing =
         || Error::new(404, "no_models", "models: expected a server with a folder of models, got none. Add --models FOLDER to the server");
-    app.registry.policy().config().models.clone().ok_or_else(missing)
+    app.registry().policy().config().models.clone().ok_or_else(missing)
 }
 
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
@@ -44,7 +44,7 @@ pub(super) async fn list(State(app): State<App>) -> Result<Json<ModelList>> {
 
 pub(super) async fn upload(State(app): State<App>, options: Options, headers: HeaderMap, body: Body) -> Result<Response> {
     options.allow(&["name", "replace"])?;
-    let config = app.registry.policy().config();
+    let config = app.registry().policy().config();
     if !config.upload_models {
         let message = "upload: expected a server that accepts models, got one that does not. Set `upload-models = true` in its settings";
         return Err(Error::new(403, "uploads_off", message));
@@ -77,7 +77,7 @@ pub(super) async fn upload(State(app): State<App>, options: Options, headers: He
         let part = part.map_err(|error| Error::new(400, "body", format!("the body cannot be read: {error}")))?;
         upload = blocking(move || upload.add(&part).map(|()| upload)).await?;
     }
-    let registry = app.registry.clone();
+    let registry = app.registry().clone();
     let uploaded = blocking(move || upload.finish(|path| registry.inspect(path))).await?;
     Ok((StatusCode::CREATED, Json(uploaded)).into_response())
 }

@@ -1,6 +1,7 @@
 //! Requests about nodes, and the lists of streams and events of all nodes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,10 +13,11 @@ use serde_json::Value;
 
 use super::App;
 use super::api::blocking;
+use super::peers::Peers;
 use super::reply::Json;
 use crate::error::{Error, Result};
 use crate::events::Event;
-use crate::nodes::NodeView;
+use crate::nodes::{NodeView, Nodes};
 use crate::stream::StreamView;
 
 /// How long a list waits for the part of another node.
@@ -50,14 +52,19 @@ fn no_nodes() -> Error {
     Error::new(404, "no_nodes", message)
 }
 
+/// The nodes, if there are several.
+fn several(app: &App) -> Result<(&Arc<Nodes>, &Peers)> {
+    app.peers.as_ref().map(|peers| (&app.nodes, peers)).ok_or_else(no_nodes)
+}
+
 pub(super) async fn list(State(app): State<App>) -> Result<Json<NodeList>> {
-    let (nodes, _) = app.nodes.as_ref().ok_or_else(no_nodes)?;
+    let (nodes, _) = several(&app)?;
     Ok(Json(NodeList { nodes: nodes.views() }))
 }
 
 pub(super) async fn drain(State(app): State<App>, Path(name): Path<String>, Json(change): Json<DrainChange>) -> Result<Json<NodeView>> {
     blocking(app.clone(), move |_| {
-        let (nodes, _) = app.nodes.as_ref().ok_or_else(no_nodes)?;
+        let (nodes, _) = several(&app)?;
         nodes.drain(&name, change.drain).map(Json)
     })
     .await
@@ -65,7 +72,7 @@ pub(super) async fn drain(State(app): State<App>, Path(name): Path<String>, Json
 
 pub(super) async fn move_to(State(app): State<App>, Path(name): Path<String>, Json(to): Json<Move>) -> Result<Json<StreamView>> {
     blocking(app.clone(), move |_| {
-        let (nodes, _) = app.nodes.as_ref().ok_or_else(no_nodes)?;
+        let (nodes, _) = several(&app)?;
         nodes.move_to(&name, &to.node).map(Json)
     })
     .await
@@ -73,11 +80,11 @@ pub(super) async fn move_to(State(app): State<App>, Path(name): Path<String>, Js
 
 /// Returns the answers of the other nodes to a request, with their names. A node that does not answer in time is left out.
 async fn ask_all(app: &App, path: &str) -> Vec<(String, Value)> {
-    let Some((nodes, _)) = &app.nodes else { return Vec::new() };
+    let Ok((nodes, _)) = several(app) else { return Vec::new() };
     let asked = nodes.others().into_iter().map(|(node, url)| {
         let (app, path) = (app.clone(), path.to_owned());
         async move {
-            let (_, peers) = app.nodes.as_ref()?;
+            let peers = app.peers.as_ref()?;
             let request = Request::builder().uri(path).body(Body::empty()).ok()?;
             let response = tokio::time::timeout(MAX_WAIT, peers.send(&node, &url, request)).await.ok()?.ok()?;
             let body = axum::body::to_bytes(response.into_body(), MAX_PART);
@@ -90,7 +97,7 @@ async fn ask_all(app: &App, path: &str) -> Vec<(String, Value)> {
 
 /// Returns the streams of all nodes: `own` are those of this node.
 pub(super) async fn streams_of_all(app: &App, own: Vec<StreamView>) -> Result<Response> {
-    let Some((nodes, _)) = &app.nodes else { return Err(no_nodes()) };
+    let nodes = &app.nodes;
     let mut found: BTreeMap<(String, String), Value> = BTreeMap::new();
     let mut add = |node: &str, view: Value| {
         if let Some(name) = view["name"].as_str() {
@@ -106,8 +113,9 @@ pub(super) async fn streams_of_all(app: &App, own: Vec<StreamView>) -> Result<Re
     let mut streams = Vec::new();
     for name in nodes.stream_names() {
         let Some(known) = nodes.placeholder(&name) else { continue };
-        // In a hand-over, two nodes run the stream.
-        let view = known.node.as_ref().and_then(|node| found.remove(&(name.clone(), node.clone())));
+        // In a hand-over, two nodes run the stream. Without other nodes, it runs here.
+        let node = known.node.clone().or_else(|| nodes.is_alone().then(|| nodes.name().to_owned()));
+        let view = node.and_then(|node| found.remove(&(name.clone(), node)));
         streams.push(match view {
             Some(view) => view,
             None => serde_json::to_value(&known).map_err(|error| Error::internal(error.to_string()))?,
@@ -118,7 +126,7 @@ pub(super) async fn streams_of_all(app: &App, own: Vec<StreamView>) -> Result<Re
 
 /// Returns the newest events of all nodes, oldest first: `own` are those of this node.
 pub(super) async fn events_of_all(app: &App, own: Vec<Event>, stream: Option<&str>, limit: usize) -> Result<Response> {
-    let Some((nodes, _)) = &app.nodes else { return Err(no_nodes()) };
+    let (nodes, _) = several(app)?;
     let own = serde_json::to_value(&own).map_err(|error| Error::internal(error.to_string()))?;
     // The name of a stream has no character that is encoded in an address; other texts name no stream.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -131,23 +131,22 @@ impl Peers {
 
 /// Whether another node sends this request.
 pub(super) fn is_from_node(app: &App, headers: &HeaderMap) -> bool {
-    headers.contains_key(FROM) && app.nodes.as_ref().is_some_and(|(nodes, _)| nodes.key().is_none() || is_node(app, headers))
+    headers.contains_key(FROM) && app.peers.is_some() && (app.nodes.key().is_none() || is_node(app, headers))
 }
 
 /// Whether a request has the token of nodes.
 pub(super) fn is_node(app: &App, headers: &HeaderMap) -> bool {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let key = app.nodes.as_ref().and_then(|(nodes, _)| nodes.key());
-    key.zip(bearer).is_some_and(|(key, token)| key.is_peer(token.trim()))
+    app.nodes.key().zip(bearer).is_some_and(|(key, token)| key.is_peer(token.trim()))
 }
 
 /// Passes a request about a stream of another node on to that node.
 pub(super) async fn to_owner(State(app): State<App>, parameters: RawPathParams, request: Request, next: Next) -> Response {
-    let Some((nodes, peers)) = app.nodes.as_ref().filter(|_| !is_from_node(&app, request.headers())) else {
+    let Some(peers) = app.peers.as_ref().filter(|_| !is_from_node(&app, request.headers())) else {
         return next.run(request).await;
     };
     let stream = parameters.iter().find(|(name, _)| *name == "name").map_or("", |(_, value)| value);
-    match nodes.owner(stream) {
+    match app.nodes.owner(stream) {
         Owner::Other { node, url } => peers.send(&node, &url, request).await.unwrap_or_else(IntoResponse::into_response),
         Owner::Here | Owner::None => next.run(request).await,
     }

@@ -39,7 +39,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
             let error = Error::value("content_type", "Content-Type", "`application/json`", format!("`{kind}`"), advice);
             return Err(error.with_status(415));
         }
-        let max_bytes = app.registry.policy().config().limits.body_bytes;
+        let max_bytes = app.registry().policy().config().limits.body_bytes;
         let received = tokio::time::timeout(MAX_BODY_TIME, Bytes::from_request(request, app)).await;
         let late = |_| Error::new(408, "body_too_slow", format!("body: expected it within {} s", MAX_BODY_TIME.as_secs()));
         let body = received.map_err(late)?.map_err(|rejection| {

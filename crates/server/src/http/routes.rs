@@ -298,7 +298,7 @@ pub(super) fn router(app: &App) -> Router {
             let advice = "`GET /api/openapi.json` lists the routes and their methods";
             Error::value("method", "method", "one that this address supports", "another one", advice).with_status(405)
         })
-        .layer(DefaultBodyLimit::max(app.registry.policy().config().limits.body_bytes))
+        .layer(DefaultBodyLimit::max(app.registry().policy().config().limits.body_bytes))
         .layer(middleware::from_fn_with_state(app.clone(), finish))
         .with_state(app.clone())
 }

@@ -2,19 +2,21 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::Server;
 use crate::config::Limits;
-use crate::registry::Registry;
-use crate::registry::tests::{Fake, registry, registry_with};
+use crate::nodes::Nodes;
+use crate::nodes::alone::tests::alone_with;
+use crate::registry::tests::Fake;
 use crate::token::{Role, Tokens};
 
 struct Rig {
     _folder: tempfile::TempDir,
-    registry: Registry,
+    nodes: Arc<Nodes>,
     address: SocketAddr,
     server: Option<Server>,
 }
@@ -26,9 +28,9 @@ impl Rig {
 
     fn with_limits(tokens: Tokens, limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let registry = registry_with(folder.path(), &Fake::default(), limits);
-        let server = Server::start("127.0.0.1:0".parse().unwrap(), registry.clone(), tokens, None, "1.2.3").unwrap();
-        Self { _folder: folder, registry, address: server.address(), server: Some(server) }
+        let nodes = Arc::new(alone_with(folder.path(), &Fake::default(), limits));
+        let server = Server::start("127.0.0.1:0".parse().unwrap(), nodes.clone(), tokens, None, "1.2.3").unwrap();
+        Self { _folder: folder, nodes, address: server.address(), server: Some(server) }
     }
 
     fn connect(&self) -> TcpStream {
@@ -68,7 +70,7 @@ impl Drop for Rig {
         if let Some(server) = self.server.take() {
             server.end();
         }
-        self.registry.end(Instant::now() + Duration::from_secs(5));
+        self.nodes.registry().end(Instant::now() + Duration::from_secs(5));
     }
 }
 
@@ -177,12 +179,12 @@ fn tokens_give_roles() {
 #[test]
 fn other_machines_need_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let registry = registry(folder.path(), &Fake::default());
-    let error = Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::default(), None, "1").err().unwrap();
+    let nodes = Arc::new(alone_with(folder.path(), &Fake::default(), Limits::default()));
+    let error = Server::start("0.0.0.0:0".parse().unwrap(), nodes.clone(), Tokens::default(), None, "1").err().unwrap();
     assert!(error.contains("--create-token"), "{error}");
     Tokens::create(folder.path(), Role::Operator).unwrap();
-    Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::read(folder.path()).unwrap(), None, "1").unwrap().end();
-    registry.end(Instant::now() + Duration::from_secs(5));
+    Server::start("0.0.0.0:0".parse().unwrap(), nodes.clone(), Tokens::read(folder.path()).unwrap(), None, "1").unwrap().end();
+    nodes.registry().end(Instant::now() + Duration::from_secs(5));
 }
 
 /// Reads until the text appears.
@@ -378,7 +380,7 @@ fn two_hundred_clients_receive_results_and_one_more_is_refused_at_the_limit() {
     drop(clients);
     crate::registry::tests::wait_until(|| {
         rig.json("POST", "/api/streams/door/restart", None);
-        rig.registry.hub().subscribers.load(std::sync::atomic::Ordering::Acquire) == 56
+        rig.nodes.registry().hub().subscribers.load(std::sync::atomic::Ordering::Acquire) == 56
     });
     rig.server.take().unwrap().end();
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::video::{Item, Video};
 
 pub(super) async fn socket(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
-    let video = app.registry.feed(&name)?.video().clone();
+    let video = app.registry().feed(&name)?.video().clone();
     let place = Place::take(&app)?;
     // Clients send nothing but answers to pings.
     Ok(upgrade.max_message_size(4096).on_upgrade(move |socket| async move {
@@ -41,7 +41,7 @@ async fn send(mut socket: WebSocket, app: &App, video: &Video) {
                 }
             }
             if let Some((arrived, is_encoded)) = counted {
-                app.registry.hub().video.delayed(is_encoded, arrived.elapsed());
+                app.registry().hub().video.delayed(is_encoded, arrived.elapsed());
             }
         }
         let is_due = tokio::select! {

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roiflow_nodes::agent::{Note, Options};
@@ -18,7 +18,7 @@ use roiflow_nodes::types::{Epoch, Facts, Interruption};
 use roiflow_nodes::worker::StreamEvent;
 use roiflow_nodes::{Agent, Coordinator, Input, Output};
 
-use super::Descriptions;
+use super::descriptions::{Descriptions, Protection};
 use super::load::Meter;
 use super::results::{ResultLog, gap};
 use crate::events::EventKind;
@@ -43,6 +43,7 @@ pub(super) struct Member {
     waker: Waker,
     has_left: Arc<AtomicBool>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    streams: Arc<Streams>,
 }
 
 enum Command {
@@ -50,15 +51,26 @@ enum Command {
 }
 
 /// What must run, and what runs.
-struct Streams {
+#[derive(Debug)]
+pub(super) struct Streams {
     registry: Registry,
     descriptions: Arc<Descriptions>,
     results: Option<Arc<dyn ResultLog>>,
     wishes: Mutex<HashMap<String, Wish>>,
+    /// A wish was fulfilled.
+    fulfilled: Condvar,
+    /// Spans of the requests that change streams at this time, by stream.
+    spans: Mutex<HashMap<String, tracing::Span>>,
+}
+
+/// Ends the part of a request in which its stream is changed.
+pub(super) struct OnBehalf<'a> {
+    streams: &'a Streams,
+    stream: String,
 }
 
 /// What a stream must do.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Wish {
     /// The stream runs with this description in this epoch; `None`: it does not run.
     wanted: Option<(StreamSpec, Epoch)>,
@@ -89,18 +101,17 @@ impl Member {
     pub(super) fn start(
         coordinator: Box<dyn Coordinator>,
         options: Options,
-        (registry, descriptions, results): (Registry, Arc<Descriptions>, Option<Arc<dyn ResultLog>>),
+        streams: Streams,
         fence: Fence,
         meter: Meter,
     ) -> std::io::Result<Self> {
         let (commands, received) = channel();
         let (waker, has_left) = (coordinator.waker(), Arc::new(AtomicBool::new(false)));
-        let streams = Arc::new(Streams { registry, descriptions, results, wishes: Mutex::default() });
-        let facts = options.facts.clone();
-        let driver =
-            Driver { coordinator, agent: Agent::new(options), streams, fence, facts, meter, leaves_at: None, has_left: has_left.clone() };
+        let (streams, facts, agent) = (Arc::new(streams), options.facts.clone(), Agent::new(options));
+        let (of_driver, of_thread) = (streams.clone(), has_left.clone());
+        let driver = Driver { coordinator, agent, streams: of_driver, fence, facts, meter, leaves_at: None, has_left: of_thread };
         let thread = std::thread::Builder::new().name("roiflow-node".to_owned()).spawn(move || driver.run(&received))?;
-        Ok(Self { commands: Mutex::new(commands), waker, has_left, thread: Mutex::new(Some(thread)) })
+        Ok(Self { commands: Mutex::new(commands), waker, has_left, thread: Mutex::new(Some(thread)), streams })
     }
 
     /// Stops all streams, and tells the other nodes that they may start them. Returns after this, or at the deadline.
@@ -113,6 +124,42 @@ impl Member {
         if self.has_left.load(Ordering::Acquire) {
             lock(&self.thread).take().map(std::thread::JoinHandle::join);
         }
+    }
+
+    /// What happens to a stream on this node belongs to the present span until the guard is dropped.
+    pub(super) fn on_behalf(&self, stream: &str) -> OnBehalf<'_> {
+        lock(&self.streams.spans).insert(stream.to_owned(), tracing::Span::current());
+        OnBehalf { streams: &self.streams, stream: stream.to_owned() }
+    }
+
+    /// Whether a stream was started on this node, or has failed to start.
+    pub(super) fn has_placed(&self, stream: &str) -> bool {
+        lock(&self.streams.wishes).get(stream).is_some_and(|wish| wish.is_running)
+    }
+
+    /// Waits until a stream runs with this description, or until it does not run if there is no description. Returns false if that did not
+    /// happen in time.
+    pub(super) fn is_settled(&self, stream: &str, wanted: Option<&StreamSpec>, max_wait: Duration) -> bool {
+        let is_pending = |wishes: &mut HashMap<String, Wish>| match (wishes.get(stream), wanted) {
+            (Some(wish), Some(wanted)) => wish.is_being_done || wish.wanted.as_ref().is_none_or(|(spec, _)| spec != wanted),
+            (wish, wanted) => wish.is_some() || wanted.is_some(),
+        };
+        let waited = self.streams.fulfilled.wait_timeout_while(lock(&self.streams.wishes), max_wait, is_pending);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for OnBehalf<'_> {
+    fn drop(&mut self) {
+        lock(&self.streams.spans).remove(&self.stream);
+    }
+}
+
+/// The thread ends when the streams have stopped.
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _sent = lock(&self.commands).send(Command::Leave);
+        self.waker.wake();
     }
 }
 
@@ -193,6 +240,9 @@ impl Driver {
     }
 
     fn note(&self, text: String) {
+        if self.streams.is_alone() {
+            return;
+        }
         tracing::info!("{text}");
         self.streams.registry.events().add(NODE_EVENTS, EventKind::Node, text);
     }
@@ -229,6 +279,20 @@ fn reason(reason: &Reason) -> &'static str {
 }
 
 impl Streams {
+    /// `results` are the results that all nodes have published.
+    pub(super) fn new(registry: Registry, descriptions: Arc<Descriptions>, results: Option<Arc<dyn ResultLog>>) -> Self {
+        Self { registry, descriptions, results, wishes: Mutex::default(), fulfilled: Condvar::new(), spans: Mutex::default() }
+    }
+
+    fn is_alone(&self) -> bool {
+        matches!(self.descriptions.0, Protection::Alone)
+    }
+
+    /// The number of an assignment for the IDs of results. Without other nodes, results need no such number.
+    fn number(&self, epoch: Epoch) -> u64 {
+        if self.is_alone() { 0 } else { epoch.0 }
+    }
+
     /// Results are missing before the first result of this epoch. The gap is announced when the stream starts in the epoch, or at once if it
     /// has started.
     fn interrupt(self: &Arc<Self>, stream: &str, epoch: Epoch, interruption: Interruption) {
@@ -302,6 +366,7 @@ impl Streams {
                     if wish.wanted.is_none() && wish.interruption.is_none() {
                         wishes.remove(stream);
                     }
+                    self.fulfilled.notify_all();
                     return;
                 }
                 // Taken, because a gap is announced once.
@@ -310,13 +375,14 @@ impl Streams {
             };
             // Frames of an earlier epoch are not results of the new one.
             let is_new = self.registry.feed(stream).is_err();
-            match &wanted {
+            let span = lock(&self.spans).get(stream).cloned().unwrap_or_else(tracing::Span::none);
+            span.in_scope(|| match &wanted {
                 Some((spec, epoch)) => {
                     let gap = || Some(gap(stream, epoch.0, &interruption?.0, self.results.as_deref()));
-                    self.registry.place(spec.clone(), epoch.0, gap);
+                    self.registry.place(spec.clone(), self.number(*epoch), gap);
                 }
                 None => self.registry.displace(stream),
-            }
+            });
             let n_before = if is_new { 0 } else { self.registry.feed(stream).map_or(0, |feed| feed.n_frames()) };
             if let Some(wish) = lock(&self.wishes).get_mut(stream) {
                 wish.n_before = n_before;
@@ -357,6 +423,7 @@ mod tests {
     use roiflow_nodes::types::{Cause, Member, Ownership, Session};
 
     use super::*;
+    use crate::config::Limits;
     use crate::registry::tests::{Fake, registry, spec, wait_until};
 
     fn interruption(node: &str) -> Interruption {
@@ -366,8 +433,7 @@ mod tests {
 
     /// The streams of this node, whose backend is `fake`.
     fn streams(folder: &std::path::Path, fake: &Fake) -> Arc<Streams> {
-        let descriptions = Arc::new(Descriptions { key: None });
-        Arc::new(Streams { registry: registry(folder, fake), descriptions, results: None, wishes: Mutex::default() })
+        Arc::new(Streams::new(registry(folder, fake, Limits::default()), Arc::new(Descriptions(Protection::None)), None))
     }
 
     /// Waits until all wishes are fulfilled.

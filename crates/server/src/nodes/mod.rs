@@ -1,12 +1,15 @@
-//! Streams that run on several nodes: this node takes part, and shows and controls all of them.
+//! The streams of the server, and of all nodes if there are several: this node takes part, and shows and controls all of them.
 //!
+//! - `alone`: a server without other nodes, whose coordinator is in its own process.
 //! - `member`: runs the streams that were assigned to this node. `load`: what it can do and does.
 //! - `results`: the results that all nodes have published, and the gaps in them.
 //! - `directory`: the items that all nodes share. This module: what clients see and change of them.
-//! - [`key`]: encrypts the descriptions of streams, and makes the tokens of nodes.
+//! - `descriptions`: descriptions of streams in these items. [`key`]: encrypts them, and makes the tokens of nodes.
 //!
 //! The crate `roiflow-nodes` decides which node runs which stream. `http::peers` passes requests about a stream on to its node.
 
+pub(crate) mod alone;
+mod descriptions;
 mod directory;
 pub mod key;
 mod load;
@@ -14,7 +17,7 @@ mod member;
 mod results;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use roiflow_nodes::coordinator::{Coordinator, Error as CoordinatorError, Reply, Request, Revision};
@@ -27,22 +30,23 @@ use roiflow_nodes::{agent, keys};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use self::descriptions::{Descriptions, Protection, model};
 use self::directory::Directory;
 use self::key::Key;
 use self::load::Meter;
-use self::member::Member;
+use self::member::{Member, Streams};
 pub use self::results::{Lines, ResultLog};
 use crate::error::{Error, Result};
 use crate::policy;
 use crate::registry::Registry;
-use crate::stream::{Change, State, StreamSpec, StreamView, Value};
+use crate::stream::{Change, State, StreamSpec, StreamView};
 
 /// How often a change is tried again when another node has changed the same stream meanwhile.
 const MAX_ATTEMPTS: usize = 5;
 /// How long a stream may take to run on the node to which it is moved.
 const MAX_MOVE: Duration = Duration::from_secs(120);
-/// Frames per second that a stream needs if its description does not say it.
-const DEFAULT_COST: f64 = 25.0;
+/// How long a client waits until a server without other nodes has started, changed or stopped a stream.
+const MAX_OUTCOME: Duration = Duration::from_secs(30);
 
 /// Settings of this node.
 #[derive(Debug)]
@@ -77,6 +81,8 @@ pub struct Nodes {
     descriptions: Arc<Descriptions>,
     fence: Fence,
     results: Option<Arc<dyn ResultLog>>,
+    /// Held while a stream is added, so that clients together do not add more streams than allowed.
+    adding: Mutex<()>,
 }
 
 /// Which node runs a stream.
@@ -144,75 +150,6 @@ pub enum NodeState {
     Dead,
 }
 
-/// Turns items into descriptions of streams, and back.
-#[derive(Debug)]
-struct Descriptions {
-    key: Option<Key>,
-}
-
-impl Descriptions {
-    /// Returns the description of a stream.
-    fn read(&self, name: &str, item: &roiflow_nodes::StreamSpec) -> Result<StreamSpec, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("read the description of the stream `{name}` failed: {error}");
-        // The error of the parser may show a value, which may be a password.
-        let other_version = |_: serde_json::Error| failed(&"expected one of this version of roiflow, got another. Update all nodes");
-        match (&item.description, &self.key) {
-            (serde_json::Value::String(sealed), Some(key)) if key::is_sealed(sealed) => {
-                serde_json::from_str(&key.open(name, sealed)?).map_err(other_version)
-            }
-            (serde_json::Value::String(sealed), None) if key::is_sealed(sealed) => {
-                Err(failed(&"it is encrypted. Start this node with the file --key of the other nodes"))
-            }
-            (description, _) => serde_json::from_value(description.clone()).map_err(other_version),
-        }
-    }
-
-    /// Returns the address of a node as it is stored: with a key, it is encrypted. So requests with the token of nodes go only to nodes that
-    /// have the key, and not to an address that somebody else has stored.
-    fn write_address(&self, node: &str, address: String) -> Result<String, String> {
-        match &self.key {
-            Some(key) => key.seal(&of_node(node), &address),
-            None => Ok(address),
-        }
-    }
-
-    /// Returns the address of a node; `None` if it has none, or if it was stored with another key.
-    fn read_address(&self, node: &str, facts: &Facts) -> Option<String> {
-        let stored = facts.address.as_ref()?;
-        match &self.key {
-            Some(key) => key.open(&of_node(node), stored).ok(),
-            None => Some(stored.clone()).filter(|stored| !key::is_sealed(stored)),
-        }
-    }
-
-    /// The item of a stream. Without a key, a description with credentials is refused.
-    fn write(&self, spec: &StreamSpec) -> Result<roiflow_nodes::StreamSpec> {
-        let json = serde_json::to_value(spec).map_err(|error| Error::internal(error.to_string()))?;
-        let description = match &self.key {
-            Some(key) => key.seal(&spec.name, &json.to_string()).map_err(Error::internal)?.into(),
-            None if policy::shown(spec) != *spec => {
-                let advice = "Start all nodes with --key FILE, or give the login on each node with --input-credentials";
-                let expected = "addresses without credentials, because the nodes share no key to encrypt them";
-                return Err(Error::value("needs_key", "stream", expected, "one with credentials", advice));
-            }
-            None => json,
-        };
-        let constraints = spec.needs.clone();
-        let (cost, memory) = (spec.cost.unwrap_or(DEFAULT_COST), spec.memory.unwrap_or(0));
-        Ok(roiflow_nodes::StreamSpec { description, model: model(spec), cost, memory, constraints })
-    }
-}
-
-/// Returns a text that is the same for streams that share their models.
-pub(super) fn model(spec: &StreamSpec) -> String {
-    let is_model = |text: &str| [".onnx", ".xml", ".toml"].iter().any(|ending| text.ends_with(ending));
-    let models = spec.parameters.values().filter_map(|value| match value {
-        Value::Text(text) if is_model(text) => Some(text.as_str()),
-        _ => None,
-    });
-    std::iter::once(spec.pipeline.as_str()).chain(models).collect::<Vec<_>>().join("+")
-}
-
 impl Nodes {
     /// Joins the other nodes. `member` and `directory` are two clients of the same coordinator: the first for the streams of this node, the
     /// second for clients.
@@ -234,27 +171,49 @@ impl Nodes {
                 name.escape_debug()
             ));
         }
-        let failed = |error: &dyn std::fmt::Display| format!("start the threads of the node failed: {error}");
-        let mut random = [0; 8];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(|_| failed(&"no random numbers"))?;
-        let meter = Meter::new(capacity);
-        let descriptions = Arc::new(Descriptions { key });
+        let descriptions = Descriptions(key.map_or(Protection::None, |key| Protection::Key(Box::new(key))));
         let address = Some(descriptions.write_address(&name, address)?);
+        let meter = Meter::new(capacity);
         let facts = Facts { labels, capacity: meter.first(), devices, address, version, ..Facts::default() };
         let options = agent::Options {
-            node: name.clone(),
-            session: Session::from_random(u64::from_le_bytes(random)),
+            node: name,
+            session: random_session()?,
             facts,
             keep_running,
             timing: Timing::default(),
             policy: PlacementPolicy::default(),
         };
-        let fence = Fence::default();
-        let directory = Directory::start(directory).map_err(|error| failed(&error))?;
-        let of_member = results.clone();
-        let member = Member::start(member, options, (registry.clone(), descriptions.clone(), of_member), fence.clone(), meter);
-        let member = member.map_err(|error| failed(&error))?;
-        Ok(Self { name, directory, member, registry, descriptions, fence, results })
+        Self::start(member, directory, registry, (options, meter, descriptions, results))
+    }
+
+    fn start(
+        member: Box<dyn Coordinator>,
+        directory: Box<dyn Coordinator>,
+        registry: Registry,
+        (options, meter, descriptions, results): (agent::Options, Meter, Descriptions, Option<Arc<dyn ResultLog>>),
+    ) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("start the threads of the node failed: {error}");
+        let (name, fence, descriptions) = (options.node.clone(), Fence::default(), Arc::new(descriptions));
+        registry.start_retries().map_err(failed)?;
+        let directory = Directory::start(directory).map_err(failed)?;
+        let streams = Streams::new(registry.clone(), descriptions.clone(), results.clone());
+        let member = Member::start(member, options, streams, fence.clone(), meter).map_err(failed)?;
+        Ok(Self { name, directory, member, registry, descriptions, fence, results, adding: Mutex::default() })
+    }
+
+    /// Whether there are no other nodes.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.descriptions.0, Protection::Alone)
+    }
+
+    /// Name of this node; `None` if there are no other nodes.
+    pub(crate) fn name_among_nodes(&self) -> Option<String> {
+        Some(self.name.clone()).filter(|_| !self.is_alone())
+    }
+
+    /// The streams that run on this node.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Name of this node.
@@ -273,9 +232,9 @@ impl Nodes {
         self.member.leave(deadline);
     }
 
-    /// Whether this node sees the items of the others.
+    /// Whether this node sees the items of the others. Without other nodes: whether each stream was started once.
     pub(crate) fn is_ready(&self) -> bool {
-        self.directory.is_current()
+        self.directory.is_current() && (!self.is_alone() || self.stream_names().iter().all(|name| self.member.has_placed(name)))
     }
 
     /// The results that all nodes have published; `None`: they are not in one place that this node can read.
@@ -285,7 +244,7 @@ impl Nodes {
 
     /// The key that the nodes share.
     pub(crate) fn key(&self) -> Option<&Key> {
-        self.descriptions.key.as_ref()
+        self.descriptions.0.key()
     }
 
     /// Which node runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
@@ -372,30 +331,41 @@ impl Nodes {
             Some(StreamState::Failed) => State::Failed,
             Some(StreamState::Starting) | None => State::Starting,
         };
-        if node.is_none() {
+        if node.is_none() && !self.is_alone() {
             error = error.or_else(|| Some(self.directory.read(|items| why_no_node(items, &item))));
         }
+        let node = node.filter(|_| !self.is_alone());
         Some(StreamView { node, ..StreamView::unknown(spec, state, error) })
     }
 
-    /// Adds a stream, which a node starts within seconds.
+    /// Adds a stream, which a node starts within seconds. A server without other nodes has started it when this returns.
     ///
     /// # Errors
     /// Returns an error if the stream is invalid, or the coordinator does not answer.
     pub(crate) fn add(&self, spec: &StreamSpec) -> Result<StreamView> {
-        self.check(spec)?;
-        self.registry.check_number(self.stream_names().len())?;
-        let value = json(&self.descriptions.write(spec)?)?;
-        let request = Request::Create { key: keys::stream(&spec.name), value, ttl: None };
+        self.registry.check_spec(spec)?;
+        let item = self.descriptions.write(spec)?;
+        let exists = || {
+            let message = format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name);
+            Error::new(409, "stream_exists", message)
+        };
+        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.stream_names();
+        if names.contains(&spec.name) {
+            return Err(exists());
+        }
+        self.registry.check_number(names.len())?;
+        let request = Request::Create { key: keys::stream(&spec.name), value: json(&item)?, ttl: None };
+        let _on_behalf = self.member.on_behalf(&spec.name);
         self.directory.call(request).map_err(|error| match error {
-            CoordinatorError::Conflict => Error::new(
-                409,
-                "stream_exists",
-                format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name),
-            ),
-            error => unavailable(&error),
+            CoordinatorError::Conflict => exists(),
+            error => self.failed(&error),
         })?;
-        Ok(self.placeholder(&spec.name).unwrap_or_else(|| StreamView::unknown(policy::shown(spec), State::Starting, None)))
+        drop(adding);
+        self.wait_for(&spec.name, Some((spec, &item)));
+        let own = self.registry.view(&spec.name).ok().filter(|_| self.is_alone());
+        let view = own.or_else(|| self.placeholder(&spec.name));
+        Ok(view.unwrap_or_else(|| StreamView::unknown(policy::shown(spec), State::Starting, None)))
     }
 
     /// Changes a stream.
@@ -403,32 +373,60 @@ impl Nodes {
     /// # Errors
     /// Returns what is wrong with the change, or that the coordinator does not answer.
     pub(crate) fn change(&self, name: &str, change: &Change) -> Result<StreamView> {
-        self.update(name, |item| {
+        let mut described = None;
+        let _on_behalf = self.member.on_behalf(name);
+        let item = self.update(name, |item| {
             let before = self.descriptions.read(name, item).map_err(Error::internal)?;
             let after = policy::with_credentials(before.changed(change.clone()), &before);
-            self.check(&after)?;
-            self.descriptions.write(&after)
+            self.registry.check_spec(&after)?;
+            let item = self.descriptions.write(&after)?;
+            described = Some(after);
+            Ok(item)
         })?;
-        self.known(name)
+        self.wait_for(name, described.as_ref().map(|spec| (spec, &item)));
+        let own = self.registry.view(name).ok().filter(|_| self.is_alone());
+        own.map_or_else(|| self.known(name), Ok)
     }
 
-    /// Removes a stream.
+    /// Removes a stream. A server without other nodes has completed its frames in flight when this returns.
     ///
     /// # Errors
     /// Returns that there is no such stream, or that the coordinator does not answer.
     pub(crate) fn remove(&self, name: &str) -> Result<StreamView> {
         // The node of the stream gets this request, and knows its counters.
-        let own = self.registry.view(name).map(|view| StreamView { node: Some(self.name.clone()), ..view });
-        let last = own.or_else(|_| self.known(name))?;
+        let own = self.registry.follow(name);
+        let known = self.known(name);
+        let _on_behalf = self.member.on_behalf(name);
+        let last = || match &own {
+            Some(own) => Ok(StreamView { node: self.name_among_nodes(), state: State::Ended, ..own() }),
+            None => known.clone().map(|known| StreamView { state: State::Ended, ..known }),
+        };
         for _ in 0..MAX_ATTEMPTS {
             let key = keys::stream(name);
             let Some((_, revision)) = self.read(&key)? else { break };
             match self.directory.call(Request::Delete { key, revision }) {
                 Err(CoordinatorError::Conflict) => {}
-                other => return other.map(|_| StreamView { state: State::Ended, ..last }).map_err(|error| unavailable(&error)),
+                Err(error) => return Err(self.failed(&error)),
+                Ok(_) => break,
             }
         }
-        Ok(StreamView { state: State::Ended, ..last })
+        self.wait_for(name, None);
+        last()
+    }
+
+    /// A server without other nodes waits until a stream runs with this description and this item, or no longer runs. It stops waiting when
+    /// another client changes the stream meanwhile.
+    fn wait_for(&self, name: &str, wanted: Option<(&StreamSpec, &roiflow_nodes::StreamSpec)>) {
+        if !self.is_alone() {
+            return;
+        }
+        let is_superseded = || self.directory.read(|items| items.streams.get(name).map(|item| &item.value) != wanted.map(|(_, item)| item));
+        let deadline = Instant::now() + MAX_OUTCOME;
+        while !self.member.is_settled(name, wanted.map(|(spec, _)| spec), Duration::from_millis(100)) {
+            if is_superseded() || Instant::now() >= deadline {
+                return;
+            }
+        }
     }
 
     /// Moves a stream to a node. Afterwards it may move again, if that node fails or the load is uneven.
@@ -488,7 +486,7 @@ impl Nodes {
             (Some((_, revision)), false) => Request::Delete { key, revision },
             _ => return self.node_view(node),
         };
-        self.directory.call(request).map_err(|error| unavailable(&error))?;
+        self.directory.call(request).map_err(|error| self.failed(&error))?;
         let mut view = self.node_view(node)?;
         // The change may not have come back to this node.
         view.state = match view.state {
@@ -513,25 +511,20 @@ impl Nodes {
         Err(Error::value("unknown_node", "node", expected, format!("`{shown}`"), "`GET /api/nodes` lists the nodes").with_status(404))
     }
 
-    fn check(&self, spec: &StreamSpec) -> Result<()> {
-        if !keys::is_name(&spec.name) {
-            let expected = "letters, digits, `-`, `_` or `.`, with no dot at the begin or end and no two dots together";
-            let shown: String = spec.name.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
-            return Err(Error::value("invalid_name", "name", expected, format!("`{shown}`"), ""));
-        }
-        self.registry.check_spec(spec)
-    }
-
     fn read(&self, key: &str) -> Result<Option<(Vec<u8>, Revision)>> {
         match self.directory.call(Request::Read { key: key.to_owned() }) {
             Ok(Reply::Read(found)) => Ok(found.map(|item| (item.value, item.revision))),
             Ok(Reply::Written(_)) => Ok(None),
-            Err(error) => Err(unavailable(&error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
-    /// Replaces the item of a stream.
-    fn update(&self, name: &str, mut change: impl FnMut(&roiflow_nodes::StreamSpec) -> Result<roiflow_nodes::StreamSpec>) -> Result<()> {
+    /// Replaces the item of a stream, and returns the new one.
+    fn update(
+        &self,
+        name: &str,
+        mut change: impl FnMut(&roiflow_nodes::StreamSpec) -> Result<roiflow_nodes::StreamSpec>,
+    ) -> Result<roiflow_nodes::StreamSpec> {
         let key = keys::stream(name);
         for _ in 0..MAX_ATTEMPTS {
             let (value, revision) = self.read(&key)?.ok_or_else(|| self.unknown_stream(name))?;
@@ -539,10 +532,19 @@ impl Nodes {
             let changed = change(&item)?;
             match self.directory.call(Request::Update { key: key.clone(), revision, value: json(&changed)?, ttl: None }) {
                 Err(CoordinatorError::Conflict) => {}
-                other => return other.map(drop).map_err(|error| unavailable(&error)),
+                other => return other.map(|_| changed).map_err(|error| self.failed(&error)),
             }
         }
         Err(Error::new(409, "stream_changed", "other clients change the stream at the same time. Try again"))
+    }
+
+    /// The error of a change that the coordinator did not make.
+    fn failed(&self, error: &CoordinatorError) -> Error {
+        if let (true, CoordinatorError::Rejected(reason)) = (self.is_alone(), error) {
+            return Error::internal(reason.clone());
+        }
+        let message = format!("change the streams of all nodes failed: {error}. Try again when the coordinator answers");
+        Error::new(503, "coordinator_unavailable", message)
     }
 
     fn unknown_stream(&self, name: &str) -> Error {
@@ -555,11 +557,6 @@ impl Nodes {
         let shown: String = name.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
         Error::value("unknown_stream", "stream", "the name of a stream", format!("`{shown}`"), advice).with_status(404)
     }
-}
-
-/// What a key authenticates together with the address of a node. No stream has this name, because names have no spaces.
-fn of_node(node: &str) -> String {
-    format!("node {node}")
 }
 
 /// The node that runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
@@ -617,10 +614,10 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::internal(error.to_string()))
 }
 
-fn unavailable(error: &CoordinatorError) -> Error {
-    Error::new(
-        503,
-        "coordinator_unavailable",
-        format!("change the streams of all nodes failed: {error}. Try again when the coordinator answers"),
-    )
+/// A random session, which no earlier process of this node had.
+fn random_session() -> Result<Session, String> {
+    let mut random = [0; 8];
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random);
+    filled.map_err(|_| "start the node failed: the system has no random numbers".to_owned())?;
+    Ok(Session::from_random(u64::from_le_bytes(random)))
 }
