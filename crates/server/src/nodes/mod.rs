@@ -540,8 +540,11 @@ impl Nodes {
 
     /// The error of a change that the coordinator did not make.
     fn failed(&self, error: &CoordinatorError) -> Error {
-        if let (true, CoordinatorError::Rejected(reason)) = (self.is_alone(), error) {
-            return Error::internal(reason.clone());
+        if self.is_alone() {
+            return Error::internal(match error {
+                CoordinatorError::Rejected(reason) => reason.clone(),
+                _ => "the store of the streams did not answer in time. Check that its disk can be written, then try again".to_owned(),
+            });
         }
         let message = format!("change the streams of all nodes failed: {error}. Try again when the coordinator answers");
         Error::new(503, "coordinator_unavailable", message)
