@@ -33,8 +33,7 @@ fn make(folder: &Folder, target: &str, binary: &Path) -> Output {
         ("PREFIX", PathBuf::from(folder.file("prefix"))),
         ("PLUGIN_DIR", PathBuf::from(folder.file("plugins"))),
         ("BINARY", binary.to_owned()),
-        // This test does not load the plugin, so any file can take its place. The tests in tests/analytics and `make demo` load the real
-        // plugin.
+        // This test does not load the plugin, so any file can take its place. The tests in tests/analytics load the real plugin.
         ("PLUGIN", binary.to_owned()),
     ];
     let variables = variables.map(|(name, path)| format!("{name}={}", path.display()));
