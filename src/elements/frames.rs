@@ -343,17 +343,22 @@ impl Stream {
     }
 
     /// Limits the number of frames in flight, so that no frame waits for a request. Also reduces the number of running frames if
-    /// these frames lack CPU time.
+    /// these frames lack CPU time, and raises it if the stage uses more requests because other processes use the cores.
     ///
     /// The limit applies only under [`QueuePolicy::Wait`]: upstream then waits for a slot and has the next frame ready, so a frame that
     /// waits in the queue would add latency without making a request busier. Under the other queue policies, the limit would skip frames of
     /// a burst although there is time to infer them.
     fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
-        let n_at_once = stage.n_frames_at_once();
+        /// Number of frames that wait for each spare request.
+        const WAITING: usize = 3;
+        let n_spares = stage.n_spare_requests();
+        let n_at_once = stage.n_frames_at_once() + n_spares;
+        // A thread that other processes have displaced starts again some milliseconds late. Meanwhile, the requests need frames.
+        let n_waiting = if stage.scheduling() == Scheduling::Throughput { WAITING * n_spares } else { 0 };
         let (n_fewer, most_in_flight) = match queue {
             // Do not limit the number of frames that wait for a run, because a batch fills sooner if frames already wait.
             QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_to_remove(), usize::MAX),
-            QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once),
+            QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once + n_waiting),
             _ => (0, usize::MAX),
         };
         let most = match (n_fewer, stage.scheduling()) {
@@ -363,8 +368,11 @@ impl Stream {
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.queue.set_limits(most, most_in_flight) && n_fewer > 0 {
+        if self.queue.set_limits(most, most_in_flight, n_spares + n_waiting) && n_fewer > 0 {
             gst::debug!(self.cat, "the in-flight queue holds at most {most} frames, because requests wait for threads");
+        }
+        if self.queue.is_full() {
+            stage.note_waiting_frame();
         }
     }
 

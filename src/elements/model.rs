@@ -135,7 +135,7 @@ impl Stream {
             }
             self.queue.set_capacity(slots.capacity);
             // Reset the limits that were set for the previous stage.
-            self.queue.set_limits(usize::MAX, usize::MAX);
+            self.queue.set_limits(usize::MAX, usize::MAX, 0);
             (state.slots, state.model.work) = (slots, Some(work));
         }
         // The thresholds may have changed while the stage was loading.

@@ -3,12 +3,14 @@
 //!
 //! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
 //! models, from which a copy loads within milliseconds. The first copy is compiled at the start. Further copies are compiled when jobs wait
-//! for a request. A canceled run of a copy stops when the engine's call returns. Without copies, a canceled run can stop earlier, between
+//! for a request. While other processes use the cores, further copies are used; see [`super::spares`]. A canceled run of a copy stops when the engine's call returns. Without copies, a canceled run can stop earlier, between
 //! two nodes of the model.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use super::StageOptions;
+use crate::runtime::executor::Executor;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
 /// Maximum number of cores for which copies are used. With more cores, one idle core is a smaller part of the machine's computing
@@ -26,7 +28,8 @@ pub(super) struct Copies {
     pub(super) compile_another: Option<CompileAnother>,
 }
 
-pub(super) type CompileAnother = Box<dyn Fn() -> Result<CompiledModel> + Send + Sync>;
+/// The argument is the executor of the copy. `None`: the copies share the executor of the first one.
+pub(super) type CompileAnother = Box<dyn Fn(Option<Arc<dyn Executor>>) -> Result<CompiledModel> + Send + Sync>;
 
 impl Copies {
     /// Returns a single compiled model with the device's optimal number of requests.
@@ -58,7 +61,10 @@ impl Copies {
             return core.compile_accepted(model, device, config, accept).map(Self::one);
         }
         let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
-        let compile_another = move || core.compile_model(&model, &device, &of_one);
+        let compile_another = move |executor: Option<Arc<dyn Executor>>| {
+            let executor = executor.or_else(|| of_one.executor.clone());
+            core.compile_model(&model, &device, &Config { executor, ..of_one.clone() })
+        };
         Ok(Self { first, n_requests: n_copies, compile_another: Some(Box::new(compile_another)) })
     }
 }
@@ -122,7 +128,7 @@ mod tests {
             assert_eq!(copies.n_requests, n_cores, "{device}");
             assert_eq!(copies.compile_another.is_some(), has_copies, "{device}");
             if let Some(compile_another) = copies.compile_another {
-                let other = compile_another().unwrap();
+                let other = compile_another(None).unwrap();
                 assert_eq!(other.properties().config, copies.first.properties().config);
                 assert_eq!((other.properties().config.n_requests, other.properties().config.n_threads), (Some(1), Some(1)));
             }

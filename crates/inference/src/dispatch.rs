@@ -25,7 +25,8 @@
 //! # Copies of the model
 //!
 //! If each request has a separate copy of the model, only the first copy exists at the start. When a call ends while jobs wait, a separate
-//! thread compiles the remaining copies; see [`Copies`].
+//! thread compiles the remaining copies; see [`Copies`]. Further copies are compiled when other processes use the cores; see [`Spares`].
+//! Each of them has a thread of its own, and its request rests while it is not needed.
 //!
 //! # Locks
 //!
@@ -35,17 +36,21 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::time::ClockId;
 
 use super::batch::{Batch, BatchInput, BatchItem, decode_batch};
 use super::client::{Client, Scheduling, StepStats, stopped};
 use super::copies::{CompileAnother, Copies};
 use super::job::Job;
 use super::model_inputs::ModelInputs;
+use super::spares::Spares;
 use super::throttle::Throttle;
+use crate::runtime::executor::Pool;
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Results;
 
@@ -75,6 +80,11 @@ pub(super) struct Queue {
     state: Mutex<State>,
     throttles: bool,
     throttle: Mutex<Throttle>,
+    spares: Mutex<Spares>,
+    /// Whether a frame had to wait for its admission since the last decision about spare requests.
+    has_waiting_frames: AtomicBool,
+    /// Number of spare requests that should be used. Changed only while `state` is locked.
+    n_spares: AtomicUsize,
     /// Condition variable that is notified when all running jobs of a client are complete.
     ended: Condvar,
     /// Wakes up the watcher thread.
@@ -90,7 +100,15 @@ struct State {
     workers: Vec<Arc<Worker>>,
     /// Number of workers that are added later, each with its own copy of the model.
     n_workers_to_add: usize,
+    /// Indexes of the spare requests.
+    spares: Vec<usize>,
+    /// Indexes of the spare requests that rest: they are neither idle nor busy.
+    resting: Vec<usize>,
     maker: Option<JoinHandle<()>>,
+    /// Compiles the copy of a spare request.
+    spare_maker: Option<JoinHandle<()>>,
+    /// Whether no further spare request is made, because one could not be made.
+    lacks_spares: bool,
     pending: VecDeque<BatchItem>,
     idle: Vec<usize>,
     n_groups: u64,
@@ -120,7 +138,11 @@ impl Queue {
         let state = State {
             workers: Vec::with_capacity(n_requests),
             n_workers_to_add: n_requests - n_at_first,
+            spares: Vec::new(),
+            resting: Vec::new(),
             maker: None,
+            spare_maker: None,
+            lacks_spares: false,
             pending: VecDeque::new(),
             idle: Vec::with_capacity(n_requests),
             n_groups: 0,
@@ -138,6 +160,9 @@ impl Queue {
             state: Mutex::new(state),
             throttles,
             throttle: Mutex::default(),
+            spares: Mutex::default(),
+            has_waiting_frames: AtomicBool::new(false),
+            n_spares: AtomicUsize::new(0),
             ended: Condvar::new(),
             watched: Condvar::new(),
             hangs: AtomicBool::new(false),
@@ -157,8 +182,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Creates a request of `model` and adds it to the idle requests.
-    fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<()> {
+    /// Creates a request of `model`, adds it to the idle requests, and returns its index.
+    fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<usize> {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
         let batch = Arc::new(Mutex::new(Batch::new(self.batch_limits.max_items)));
@@ -182,7 +207,7 @@ impl Queue {
             state.workers.push(worker);
             state.idle.push(worker_idx);
         }
-        Ok(())
+        Ok(worker_idx)
     }
 
     /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call and does not wait for a batch to
@@ -258,7 +283,7 @@ impl Queue {
                     return;
                 }
                 let Some(compile_another) = &queue.compile_another else { return };
-                if let Err(error) = compile_another().and_then(|model| queue.add_worker(&model)) {
+                if let Err(error) = compile_another(None).and_then(|model| queue.add_worker(&model)) {
                     tracing::warn!(
                         "compiling {} of {} copies of the model on {} failed: {error}",
                         n_workers_to_add - n_added,
@@ -276,6 +301,59 @@ impl Queue {
         }
     }
 
+    /// Returns the number of requests that are used in addition to [`Queue::n_requests`].
+    pub(super) fn n_spare_requests(&self) -> usize {
+        self.n_spares.load(Ordering::Acquire)
+    }
+
+    /// Notes that a frame has to wait for its admission, because the requests are too slow.
+    pub(super) fn note_waiting_frame(&self) {
+        self.has_waiting_frames.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the number of spare requests that are used. Requests that are missing are made on a separate thread, which compiles a copy of the
+    /// model.
+    fn use_spares(self: &Arc<Self>, n_spares: usize) {
+        let mut state = self.state.lock().unwrap();
+        self.n_spares.store(n_spares, Ordering::Release);
+        while !state.closed && state.n_used_spares() < n_spares {
+            let Some(idx) = state.resting.pop() else { break };
+            state.idle.push(idx);
+        }
+        if state.spares.len() < n_spares && !(state.closed || state.lacks_spares) {
+            self.make_spare(&mut state);
+        }
+        drop(state);
+        self.start_calls(None);
+    }
+
+    /// Makes a spare request, unless one is being made.
+    fn make_spare(self: &Arc<Self>, state: &mut State) {
+        if state.spare_maker.as_ref().is_some_and(|maker| !maker.is_finished()) {
+            return;
+        }
+        let queue = self.clone();
+        let make = move || {
+            let Some(compile_another) = &queue.compile_another else { return };
+            let compiled = Pool::new("roiflow-spare", 1).and_then(|pool| compile_another(Some(Arc::new(pool))));
+            let made = compiled.and_then(|model| queue.add_worker(&model));
+            let mut state = queue.state.lock().unwrap();
+            match made {
+                Ok(idx) => state.spares.push(idx),
+                Err(error) => {
+                    state.lacks_spares = true;
+                    tracing::warn!("compiling a spare copy of the model on {} failed: {error}", queue.device);
+                }
+            }
+            drop(state);
+            queue.start_calls(None);
+        };
+        match std::thread::Builder::new().name("roiflow-copies".to_owned()).spawn(make) {
+            Ok(maker) => state.spare_maker = Some(maker),
+            Err(error) => tracing::warn!("starting the thread that compiles a spare copy of the model failed: {error}"),
+        }
+    }
+
     /// Closes the queue and releases the requests. Called after the last client was removed. A run that does not end within the timeout
     /// keeps its engine resources until it ends.
     pub(super) fn close(&self) {
@@ -283,7 +361,7 @@ impl Queue {
             let mut state = self.state.lock().unwrap();
             state.closed = true;
             state.idle.clear();
-            (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
+            (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take(), state.spare_maker.take()])
         };
         self.watched.notify_all();
         // If this thread is delivering a result, do not join: this thread may be the watcher or the compiling thread, and a thread cannot
@@ -302,7 +380,7 @@ impl Queue {
     /// Returns the number of cores that a run may use: all cores divided by the number of busy requests.
     pub(super) fn n_cores_of_a_run(&self) -> usize {
         let state = self.state.lock().unwrap();
-        let n_busy = state.workers.len().saturating_sub(state.idle.len());
+        let n_busy = state.workers.len().saturating_sub(state.idle.len() + state.resting.len());
         self.n_cores / n_busy.max(1)
     }
 
@@ -329,7 +407,8 @@ impl Queue {
             if state.closed {
                 return;
             }
-            let Some(worker_idx) = own.take().or_else(|| state.idle.pop()) else { return };
+            let first = own.take().filter(|idx| !state.rests(*idx, self.n_spares.load(Ordering::Acquire)));
+            let Some(worker_idx) = first.or_else(|| state.idle.pop()) else { return };
             let worker = state.workers[worker_idx].clone();
             let has_call = state.take_call(self.batch_limits, &mut worker.batch.lock().unwrap(), &mut canceled);
             if !has_call {
@@ -351,21 +430,27 @@ impl Queue {
 
     fn finish(self: &Arc<Self>, worker_idx: usize, worker: &Worker, result: Result<()>) {
         worker.count(result.is_err());
-        self.update_throttle(worker);
+        self.update_limits(worker);
         self.complete_call(worker, result);
         self.add_workers();
         self.start_calls(Some(worker_idx));
     }
 
-    /// Records the waiting time and duration of a run for the throttle. Records nothing if batches gather several frames, because full
-    /// batches need many frames in flight.
-    fn update_throttle(&self, worker: &Worker) {
+    /// Records the waiting time and duration of a run for the throttle and the spare requests. Records nothing if batches gather several
+    /// frames, because full batches need many frames in flight.
+    fn update_limits(self: &Arc<Self>, worker: &Worker) {
         let (assigned, began) = {
             let mut batch = worker.batch.lock().unwrap();
             (batch.assigned.take(), batch.began.take())
         };
         if let (true, None, Some((assigned, began))) = (self.throttles, self.batch_limits.timeout, assigned.zip(began)) {
             self.throttle.lock().unwrap().add(began - assigned, began.elapsed(), self.n_requests - 1);
+            if self.compile_another.is_some() {
+                let measure = || (clock(ClockId::ProcessCPUTime), self.has_waiting_frames.swap(false, Ordering::Relaxed));
+                let (now, numbers) = (clock(ClockId::Monotonic), (self.n_requests, self.n_cores));
+                let changed = self.spares.lock().unwrap().add(assigned.elapsed(), now, measure, numbers);
+                changed.into_iter().for_each(|n_spares| self.use_spares(n_spares));
+            }
         }
     }
 
@@ -461,6 +546,19 @@ impl Queue {
 }
 
 impl State {
+    fn n_used_spares(&self) -> usize {
+        self.spares.len() - self.resting.len()
+    }
+
+    /// Whether a request that has completed a call rests now, because it is a spare request and more of them are used than `n_spares`.
+    fn rests(&mut self, worker_idx: usize, n_spares: usize) -> bool {
+        let rests = self.n_used_spares() > n_spares && self.spares.contains(&worker_idx);
+        if rests {
+            self.resting.push(worker_idx);
+        }
+        rests
+    }
+
     /// Returns the latest time at which the next call must start; `None` if no job waits.
     fn due_at(&self, limits: BatchLimits) -> Option<Instant> {
         let first = self.pending.front()?;
@@ -552,6 +650,11 @@ impl Worker {
     }
 }
 
+fn clock(id: ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(id);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// Delivers the result of a job to the closure of its frame. Catches a panic of that closure, because it must not affect the
 /// request or the results of other jobs.
 fn deliver(mut job: Job, ended: Result<()>) {
@@ -618,7 +721,7 @@ mod tests {
         for fails in [false, true] {
             let (said, compiled) = mpsc::channel();
             let another = model.clone();
-            let compile_another: CompileAnother = Box::new(move || {
+            let compile_another: CompileAnother = Box::new(move |_| {
                 said.send(()).unwrap();
                 if fails { Err(Error::new(ErrorKind::Device, "no memory")) } else { Ok(another.clone()) }
             });
@@ -642,6 +745,86 @@ mod tests {
             queue.remove_client(&client);
             queue.close();
         }
+    }
+
+    #[test]
+    fn spare_requests_take_calls_only_while_they_are_used() {
+        let (model, spec) = color();
+        let another = model.clone();
+        let compile_another: CompileAnother = Box::new(move |executor| {
+            assert!(executor.is_some_and(|executor| executor.n_threads() == 1), "it has a thread of its own");
+            Ok(another.clone())
+        });
+        let copies = Copies { first: model.clone(), n_requests: 1, compile_another: Some(compile_another) };
+        // The queue itself does not decide about the spare request.
+        let queue = Queue::new(copies, BatchLimits { max_items: 1, timeout: None }, false, false).unwrap();
+        let client = client(&queue, &spec, false);
+        let (sender, receiver) = mpsc::channel();
+        let run = || {
+            queue.submit((0..20).map(|_| job(&client, &sender)), false);
+            (0..20).for_each(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap());
+        };
+        // Waits until this number of requests wait for calls, and this number rests. A request waits soon after its last result.
+        let requests = |n_idle: usize, n_resting: usize| {
+            let begin = Instant::now();
+            loop {
+                let state = queue.state.lock().unwrap();
+                if (state.idle.len(), state.resting.len()) == (n_idle, n_resting) {
+                    return;
+                }
+                assert!(begin.elapsed() < Duration::from_secs(60), "{:?} {:?}", state.idle, state.resting);
+                drop(state);
+                std::thread::yield_now();
+            }
+        };
+        run();
+        requests(1, 0);
+        for n_spares in [1, 2] {
+            queue.use_spares(n_spares);
+            let maker = queue.state.lock().unwrap().spare_maker.take();
+            maker.unwrap().join().unwrap();
+            run();
+            requests(1 + n_spares, 0);
+            assert_eq!((queue.n_requests, queue.n_spare_requests()), (1, n_spares));
+        }
+        for n_spares in [1, 0] {
+            queue.use_spares(n_spares);
+            // A spare request may have to complete one more call.
+            while queue.state.lock().unwrap().n_used_spares() > n_spares {
+                run();
+            }
+            run();
+            requests(1 + n_spares, 2 - n_spares);
+        }
+        queue.use_spares(2);
+        requests(3, 0);
+        run();
+        queue.remove_client(&client);
+        queue.close();
+    }
+
+    #[test]
+    fn spare_request_that_cannot_be_made_is_tried_once() {
+        let (model, spec) = color();
+        let (said, compiled) = mpsc::channel();
+        let compile_another: CompileAnother = Box::new(move |_| {
+            said.send(()).unwrap();
+            Err(Error::new(ErrorKind::Device, "no memory"))
+        });
+        let copies = Copies { first: model, n_requests: 1, compile_another: Some(compile_another) };
+        let queue = Queue::new(copies, BatchLimits { max_items: 1, timeout: None }, false, false).unwrap();
+        let client = client(&queue, &spec, false);
+        for _ in 0..2 {
+            queue.use_spares(1);
+            let maker = queue.state.lock().unwrap().spare_maker.take();
+            maker.into_iter().for_each(|maker| maker.join().unwrap());
+        }
+        assert_eq!(compiled.try_iter().count(), 1);
+        let (sender, receiver) = mpsc::channel();
+        queue.submit([job(&client, &sender)], false);
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        queue.remove_client(&client);
+        queue.close();
     }
 
     #[test]

@@ -38,6 +38,8 @@ struct State<T> {
     /// results are not complete.
     max_frames: usize,
     max_in_flight: usize,
+    /// Number of slots in addition to `capacity`.
+    n_more: usize,
     /// Ticket of the next entry.
     next_ticket: Ticket,
     flushing: bool,
@@ -97,7 +99,7 @@ impl<T> State<T> {
     }
 
     fn capacity(&self) -> usize {
-        self.capacity.min(self.max_frames)
+        (self.capacity + self.n_more).min(self.max_frames)
     }
 
     fn is_full(&self) -> bool {
@@ -145,6 +147,7 @@ impl<T> InFlightQueue<T> {
             capacity: capacity.max(1),
             max_frames: usize::MAX,
             max_in_flight: usize::MAX,
+            n_more: 0,
             next_ticket: Ticket(0),
             flushing: true,
             wake_requested: false,
@@ -382,14 +385,14 @@ impl<T> InFlightQueue<T> {
     }
 
     /// Sets two limits in addition to the capacity. `max_frames` limits the number of admitted frames, and `max_in_flight` limits
-    /// those that are not complete. 0 counts as 1.
+    /// those that are not complete. 0 counts as 1. `n_more` is a number of further slots.
     ///
     /// If the queue holds more frames than a new limit allows, these frames keep their slots. Returns whether a limit changed.
-    pub fn set_limits(&self, max_frames: usize, max_in_flight: usize) -> bool {
+    pub fn set_limits(&self, max_frames: usize, max_in_flight: usize, n_more: usize) -> bool {
         let mut state = self.state.lock().unwrap();
-        let limits = (max_frames.max(1), max_in_flight.max(1));
-        let changed = (state.max_frames, state.max_in_flight) != limits;
-        (state.max_frames, state.max_in_flight) = limits;
+        let limits = (max_frames.max(1), max_in_flight.max(1), n_more);
+        let changed = (state.max_frames, state.max_in_flight, state.n_more) != limits;
+        (state.max_frames, state.max_in_flight, state.n_more) = limits;
         if changed {
             self.unlock_and_notify(state);
         }
@@ -399,6 +402,11 @@ impl<T> InFlightQueue<T> {
     /// Returns the current number of slots.
     pub fn capacity(&self) -> usize {
         self.state.lock().unwrap().capacity()
+    }
+
+    /// Whether the next frame is not admitted at once.
+    pub fn is_full(&self) -> bool {
+        self.state.lock().unwrap().is_full()
     }
 
     /// Returns the number of frames in the queue, including skipped frames.
@@ -547,17 +555,17 @@ mod tests {
     #[test]
     fn limit_bounds_admission_and_admits_at_least_one() {
         let queue = open_queue(3);
-        assert!(queue.set_limits(2, usize::MAX));
-        assert!(!queue.set_limits(2, usize::MAX), "unchanged");
+        assert!(queue.set_limits(2, usize::MAX, 0));
+        assert!(!queue.set_limits(2, usize::MAX, 0), "unchanged");
         let first = queue.try_admit("first").unwrap();
         queue.try_admit("second").unwrap();
         assert_eq!(queue.try_admit("third"), Err(Refused::Full("third")));
-        assert!(queue.set_limits(0, usize::MAX));
+        assert!(queue.set_limits(0, usize::MAX, 0));
         assert_eq!(queue.n_frames(), 2, "admitted frames keep their slots");
         queue.complete(first, |_| ());
         assert_eq!(take(&queue), Ok("first"));
         assert_eq!(queue.try_admit("third"), Err(Refused::Full("third")), "one frame is in the queue");
-        assert!(queue.set_limits(usize::MAX, usize::MAX));
+        assert!(queue.set_limits(usize::MAX, usize::MAX, 0));
         queue.try_admit("third").unwrap();
         queue.try_admit("fourth").unwrap();
         assert_eq!(queue.try_admit("fifth"), Err(Refused::Full("fifth")), "the capacity is unchanged");
@@ -566,7 +574,7 @@ mod tests {
     #[test]
     fn limit_of_frames_in_flight_ignores_complete_frames() {
         let queue = open_queue(3);
-        assert!(queue.set_limits(usize::MAX, 1));
+        assert!(queue.set_limits(usize::MAX, 1, 0));
         let admit_and_complete = |item| {
             let ticket = queue.try_admit(item)?;
             assert_eq!(queue.try_admit("in flight"), Err(Refused::Full("in flight")), "next to {item}");
@@ -577,9 +585,20 @@ mod tests {
             assert_eq!(admit_and_complete(item), Ok(()));
         }
         assert_eq!(admit_and_complete("more than fit"), Err(Refused::Full("more than fit")));
-        queue.set_limits(usize::MAX, 0);
+        queue.set_limits(usize::MAX, 0, 0);
         take(&queue).unwrap();
         queue.try_admit("always one").unwrap();
+    }
+
+    #[test]
+    fn further_slots_are_added_to_the_capacity() {
+        let queue = open_queue(1);
+        queue.try_admit("first").unwrap();
+        assert_eq!(queue.try_admit("second"), Err(Refused::Full("second")));
+        assert!(queue.is_full() && queue.set_limits(usize::MAX, usize::MAX, 1) && !queue.is_full());
+        queue.try_admit("second").unwrap();
+        assert!(queue.set_limits(usize::MAX, usize::MAX, 0));
+        assert_eq!((queue.capacity(), queue.n_frames()), (1, 2), "frames keep their slots");
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod results;
 #[cfg(test)]
 mod results_schema;
 pub mod run_guard;
+mod spares;
 pub mod spec;
 mod stage;
 mod thresholds;

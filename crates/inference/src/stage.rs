@@ -347,6 +347,17 @@ impl Stage {
         self.instance.queue.n_requests
     }
 
+    /// Returns the number of requests that are used in addition to [`Stage::n_requests`], because other processes use the cores. All stages that
+    /// share the compiled model also share these requests.
+    pub fn n_spare_requests(&self) -> usize {
+        self.instance.queue.n_spare_requests()
+    }
+
+    /// Notes that a frame has to wait until the in-flight queue has a free slot. Without such frames, there are no spare requests.
+    pub fn note_waiting_frame(&self) {
+        self.instance.queue.note_waiting_frame();
+    }
+
     /// Returns the number of frames that keep all requests busy with full batches. Each frame of a detector of tiles needs as many batch
     /// items as it has areas. For other stages: if each frame needs one batch item.
     pub fn n_frames_at_once(&self) -> usize {
