@@ -403,15 +403,20 @@ impl Nodes {
         };
         for _ in 0..MAX_ATTEMPTS {
             let key = keys::stream(name);
-            let Some((_, revision)) = self.read(&key)? else { break };
-            match self.directory.call(Request::Delete { key, revision }) {
+            let deleted = match self.read(&key)? {
+                Some((_, revision)) => self.directory.call(Request::Delete { key, revision }).map(drop),
+                None => Ok(()),
+            };
+            match deleted {
                 Err(CoordinatorError::Conflict) => {}
                 Err(error) => return Err(self.failed(&error)),
-                Ok(_) => break,
+                Ok(()) => {
+                    self.wait_for(name, None);
+                    return last();
+                }
             }
         }
-        self.wait_for(name, None);
-        last()
+        Err(changed_meanwhile())
     }
 
     /// A server without other nodes waits until a stream runs with this description and this item, or no longer runs. It stops waiting when
@@ -535,7 +540,7 @@ impl Nodes {
                 other => return other.map(|_| changed).map_err(|error| self.failed(&error)),
             }
         }
-        Err(Error::new(409, "stream_changed", "other clients change the stream at the same time. Try again"))
+        Err(changed_meanwhile())
     }
 
     /// The error of a change that the coordinator did not make.
@@ -615,6 +620,10 @@ fn unknown(name: &str) -> StreamSpec {
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::internal(error.to_string()))
+}
+
+fn changed_meanwhile() -> Error {
+    Error::new(409, "stream_changed", "other clients change the stream at the same time. Try again")
 }
 
 /// A random session, which no earlier process of this node had.
