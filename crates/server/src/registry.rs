@@ -232,10 +232,13 @@ impl Registry {
         Some(move || entry.view())
     }
 
-    /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results (0: without such a number). A
-    /// stream that cannot start is tried again later. A stream that runs under another number is restarted; one that runs with another description is changed. `gap` is
-    /// called when no result of an earlier number is made any more, and its gap is announced.
-    pub(crate) fn place(&self, spec: StreamSpec, assignment: u64, gap: impl FnOnce() -> Option<Gap>) {
+    /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results (0: the server has no other nodes).
+    /// A stream that cannot start is tried again later. A stream that runs under another number is restarted; one that runs with another
+    /// description is changed. `gap` is called when no result of an earlier number is made any more, and its gap is announced.
+    ///
+    /// # Errors
+    /// Returns why a running stream cannot be changed; then it runs on as it is.
+    pub(crate) fn place(&self, spec: StreamSpec, assignment: u64, gap: impl FnOnce() -> Option<Gap>) -> Result<()> {
         let name = spec.name.clone();
         let new = || Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
         let entry = lock(&self.0.streams).entry(name.clone()).or_insert_with(new).clone();
@@ -247,17 +250,12 @@ impl Registry {
         let announce = || gap().into_iter().for_each(|gap| self.announce_gap(gap));
         if earlier == Some(assignment) {
             announce();
-            if before != spec
-                && let Err(error) = self.replace(&entry, spec)
-            {
-                self.0.events.add(&name, EventKind::Warning, error.message);
-            }
-            return;
+            return if before == spec { Ok(()) } else { self.replace(&entry, spec) };
         }
-        if earlier.is_none() {
-            self.0.events.add(&name, EventKind::Added, format!("pipeline {}", spec.pipeline));
-        } else {
+        if earlier.is_some() {
             self.stop(&entry);
+        } else if assignment > 0 {
+            self.0.events.add(&name, EventKind::Added, format!("pipeline {}", spec.pipeline));
         }
         announce();
         {
@@ -265,6 +263,7 @@ impl Registry {
             (slot.spec, slot.assignment, slot.is_placed) = (spec, assignment, true);
         }
         self.start(&entry);
+        Ok(())
     }
 
     /// Stops and forgets a stream, after its frames in flight have completed.
@@ -651,6 +650,9 @@ pub(crate) mod tests {
         }
 
         fn change(&self, start: &Start) -> Result<bool, Failure> {
+            if start.publish.iter().any(|url| url.contains("refused")) {
+                return Err(Failure { is_usage: false, message: "the model cannot be loaded".into() });
+            }
             let can_continue = start.pipeline == "detect";
             if can_continue {
                 lock(&self.1).changed.push(start.name.clone());
@@ -688,7 +690,7 @@ pub(crate) mod tests {
         let fake = Fake::default();
         let registry = registry(folder.path(), &fake, Limits::default());
         registry.start_retries().unwrap();
-        registry.place(spec("a", "test:2"), 0, || None);
+        registry.place(spec("a", "test:2"), 1, || None).unwrap();
         wait_until(|| registry.view("a").unwrap().state == State::Failed && registry.view("a").unwrap().seconds_to_retry.is_some());
         assert_eq!(registry.view("a").unwrap().error.as_deref(), Some("broken"));
         wait_until(|| fake.state().started.len() >= 2);

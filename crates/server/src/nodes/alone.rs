@@ -85,7 +85,7 @@ pub(crate) mod tests {
     use crate::config::Limits;
     use crate::events::EventKind;
     use crate::registry::tests::{Fake, registry, spec, wait_until};
-    use crate::stream::{Change, State};
+    use crate::stream::{Change, State, StreamSpec};
 
     /// The only node of a server, whose backend is `fake`, with the streams of the store in a folder.
     pub(crate) fn alone_with(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Nodes {
@@ -172,6 +172,83 @@ pub(crate) mod tests {
         assert_eq!(counts(), (1, 3, 2));
         let messages: Vec<String> = nodes.registry().events().newest(None, 100).iter().map(|event| event.message.clone()).collect();
         assert!(messages.contains(&"without a restart".to_owned()) && messages.contains(&"restarted".to_owned()), "{messages:?}");
+    }
+
+    #[test]
+    fn change_that_the_running_stream_refuses_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        {
+            let nodes = alone(folder.path(), &fake);
+            nodes.add(&spec("a", "test:1")).unwrap();
+            let publish = |url: &str| Change { publish: Some(vec![url.into()]), ..Change::default() };
+            let error = nodes.change("a", &publish("mqtt://refused/a")).unwrap_err();
+            assert_eq!((error.status, &*error.message), (422, "the model cannot be loaded"));
+            assert_eq!(nodes.known("a").unwrap().spec, spec("a", "test:1"));
+            // The stream has run on, and its next change begins with the description that it has.
+            assert_eq!(nodes.change("a", &publish("mqtt://broker/a")).unwrap().spec.publish, ["mqtt://broker/a"]);
+            let state = fake.state();
+            assert_eq!((state.started.len(), state.stopped.len()), (1, 0));
+        }
+        wait_until(|| Store::open(folder.path()).is_ok());
+        let (specs, _) = Store::open(folder.path()).unwrap().all().unwrap();
+        assert_eq!(specs[0].publish, ["mqtt://broker/a"]);
+    }
+
+    #[test]
+    fn server_stays_ready_while_streams_are_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = alone(folder.path(), &Fake::default());
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                    assert!(nodes.is_ready());
+                }
+            });
+            ["a", "b", "c"].iter().for_each(|name| drop(nodes.add(&spec(name, "test:1")).unwrap()));
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+        });
+    }
+
+    #[test]
+    fn stored_streams_are_not_reported_as_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let kinds =
+            |nodes: &Nodes| -> Vec<EventKind> { nodes.registry().events().newest(None, 100).iter().map(|event| event.kind).collect() };
+        {
+            let nodes = alone(folder.path(), &Fake::default());
+            nodes.add(&spec("a", "test:1")).unwrap();
+            assert_eq!(kinds(&nodes), [EventKind::Started, EventKind::Added]);
+        }
+        wait_until(|| Store::open(folder.path()).is_ok());
+        assert_eq!(kinds(&alone(folder.path(), &Fake::default())), [EventKind::Started]);
+    }
+
+    #[test]
+    fn only_one_of_two_removals_finds_the_stream() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = alone(folder.path(), &Fake::default());
+        nodes.add(&spec("a", "test:1")).unwrap();
+        let removed: Vec<_> = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..2).map(|_| scope.spawn(|| nodes.remove("a").map(drop).map_err(|error| error.code))).collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(removed.iter().filter(|removed| removed.is_ok()).count(), 1, "{removed:?}");
+        assert!(removed.iter().any(|removed| *removed == Err("unknown_stream")), "{removed:?}");
+    }
+
+    #[test]
+    fn numbers_with_many_digits_do_not_delay_a_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = alone(folder.path(), &Fake::default());
+        // Some of these numbers change in the last digit when they are read without the feature `float_roundtrip`.
+        for n in 1..50 {
+            let cost = 0.1 + f64::from(n) * 1e-17 + f64::from(n) / 3.0;
+            nodes.add(&StreamSpec { cost: Some(cost), ..spec("a", "test:1") }).unwrap();
+            assert!(nodes.member.is_settled("a", None, Duration::ZERO) || nodes.member.has_placed("a"));
+            nodes.remove("a").unwrap();
+        }
     }
 
     #[test]

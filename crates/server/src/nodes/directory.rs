@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use roiflow_nodes::Coordinator;
-use roiflow_nodes::coordinator::{Error, Event, REQUEST_TIMEOUT, Reply, Request, Ticket, Waker};
+use roiflow_nodes::coordinator::{Error, Event, Reply, Request, Ticket, Waker};
 use roiflow_nodes::view::{Items, View};
 
 /// How long the thread waits for an event before it looks whether the program has ended.
@@ -24,19 +24,20 @@ pub(super) struct Directory {
     view: Arc<Mutex<View>>,
     requests: Sender<(Request, Sender<Answer>)>,
     waker: Waker,
+    max_wait: Duration,
 }
 
 impl Directory {
-    /// Follows all items.
+    /// Follows all items. `max_wait` is how long a request waits for its reply.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub(super) fn start(coordinator: Box<dyn Coordinator>) -> std::io::Result<Self> {
+    pub(super) fn start(coordinator: Box<dyn Coordinator>, max_wait: Duration) -> std::io::Result<Self> {
         let view = Arc::new(Mutex::new(View::default()));
         let (requests, received) = channel();
         let (of_thread, waker) = (view.clone(), coordinator.waker());
         std::thread::Builder::new().name("roiflow-directory".to_owned()).spawn(move || follow(coordinator, &received, &of_thread))?;
-        Ok(Self { view, requests, waker })
+        Ok(Self { view, requests, waker, max_wait })
     }
 
     /// Reads the items.
@@ -58,7 +59,7 @@ impl Directory {
         let ended = || Error::Unreachable("the node is ending".to_owned());
         self.requests.send((request, sender)).map_err(|_| ended())?;
         self.waker.wake();
-        answer.recv_timeout(REQUEST_TIMEOUT * 2).unwrap_or_else(|_| Err(ended()))
+        answer.recv_timeout(self.max_wait).unwrap_or_else(|_| Err(ended()))
     }
 }
 

@@ -21,6 +21,7 @@ use roiflow_nodes::{Agent, Coordinator, Input, Output};
 use super::descriptions::{Descriptions, Protection};
 use super::load::Meter;
 use super::results::{ResultLog, gap};
+use crate::error::Error;
 use crate::events::EventKind;
 use crate::registry::Registry;
 use crate::stream::{State, StreamSpec};
@@ -84,6 +85,8 @@ struct Wish {
     reported: Option<StreamEvent>,
     /// Whether the registry runs the stream in this epoch.
     is_running: bool,
+    /// Why the stream runs on with an earlier description.
+    refusal: Option<Error>,
 }
 
 impl Wish {
@@ -135,6 +138,11 @@ impl Member {
     /// Whether a stream was started on this node, or has failed to start.
     pub(super) fn has_placed(&self, stream: &str) -> bool {
         lock(&self.streams.wishes).get(stream).is_some_and(|wish| wish.is_running)
+    }
+
+    /// Returns why a stream runs on with an earlier description than the one that it should have.
+    pub(super) fn take_refusal(&self, stream: &str) -> Option<Error> {
+        lock(&self.streams.wishes).get_mut(stream)?.refusal.take()
     }
 
     /// Waits until a stream runs with this description, or until it does not run if there is no description. Returns false if that did not
@@ -376,16 +384,23 @@ impl Streams {
             // Frames of an earlier epoch are not results of the new one.
             let is_new = self.registry.feed(stream).is_err();
             let span = lock(&self.spans).get(stream).cloned().unwrap_or_else(tracing::Span::none);
-            span.in_scope(|| match &wanted {
+            let placed = span.in_scope(|| match &wanted {
                 Some((spec, epoch)) => {
                     let gap = || Some(gap(stream, epoch.0, &interruption?.0, self.results.as_deref()));
-                    self.registry.place(spec.clone(), self.number(*epoch), gap);
+                    self.registry.place(spec.clone(), self.number(*epoch), gap)
                 }
-                None => self.registry.displace(stream),
+                None => {
+                    self.registry.displace(stream);
+                    Ok(())
+                }
             });
+            let refusal = placed.err();
+            if let Some(error) = &refusal {
+                self.registry.events().add(stream, EventKind::Warning, error.message.clone());
+            }
             let n_before = if is_new { 0 } else { self.registry.feed(stream).map_or(0, |feed| feed.n_frames()) };
             if let Some(wish) = lock(&self.wishes).get_mut(stream) {
-                wish.n_before = n_before;
+                (wish.n_before, wish.refusal) = (n_before, refusal);
             }
             done = Some(wanted);
         }

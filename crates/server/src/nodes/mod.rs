@@ -17,10 +17,11 @@ mod member;
 mod results;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use roiflow_nodes::coordinator::{Coordinator, Error as CoordinatorError, Reply, Request, Revision};
+use roiflow_nodes::coordinator::{Coordinator, Error as CoordinatorError, REQUEST_TIMEOUT, Reply, Request, Revision};
 use roiflow_nodes::fence::Fence;
 use roiflow_nodes::placement::Policy as PlacementPolicy;
 use roiflow_nodes::timing::Timing;
@@ -37,6 +38,7 @@ use self::load::Meter;
 use self::member::{Member, Streams};
 pub use self::results::{Lines, ResultLog};
 use crate::error::{Error, Result};
+use crate::events::EventKind;
 use crate::policy;
 use crate::registry::Registry;
 use crate::stream::{Change, State, StreamSpec, StreamView};
@@ -45,6 +47,8 @@ use crate::stream::{Change, State, StreamSpec, StreamView};
 const MAX_ATTEMPTS: usize = 5;
 /// How long a stream may take to run on the node to which it is moved.
 const MAX_MOVE: Duration = Duration::from_secs(120);
+/// How long a request waits for the store of a server without other nodes.
+const MAX_DISK: Duration = Duration::from_secs(300);
 /// How long a client waits until a server without other nodes has started, changed or stopped a stream.
 const MAX_OUTCOME: Duration = Duration::from_secs(30);
 
@@ -83,6 +87,8 @@ pub struct Nodes {
     results: Option<Arc<dyn ResultLog>>,
     /// Held while a stream is added, so that clients together do not add more streams than allowed.
     adding: Mutex<()>,
+    /// Whether each stream of the store was started once.
+    has_started: AtomicBool,
 }
 
 /// Which node runs a stream.
@@ -195,10 +201,22 @@ impl Nodes {
         let failed = |error: std::io::Error| format!("start the threads of the node failed: {error}");
         let (name, fence, descriptions) = (options.node.clone(), Fence::default(), Arc::new(descriptions));
         registry.start_retries().map_err(failed)?;
-        let directory = Directory::start(directory).map_err(failed)?;
+        // A coordinator in this process always replies, but the disk of its store may be slow.
+        let max_wait = if matches!(descriptions.0, Protection::Alone) { MAX_DISK } else { REQUEST_TIMEOUT * 2 };
+        let directory = Directory::start(directory, max_wait).map_err(failed)?;
         let streams = Streams::new(registry.clone(), descriptions.clone(), results.clone());
         let member = Member::start(member, options, streams, fence.clone(), meter).map_err(failed)?;
-        Ok(Self { name, directory, member, registry, descriptions, fence, results, adding: Mutex::default() })
+        Ok(Self {
+            name,
+            directory,
+            member,
+            registry,
+            descriptions,
+            fence,
+            results,
+            adding: Mutex::default(),
+            has_started: AtomicBool::new(false),
+        })
     }
 
     /// Whether there are no other nodes.
@@ -234,7 +252,14 @@ impl Nodes {
 
     /// Whether this node sees the items of the others. Without other nodes: whether each stream was started once.
     pub(crate) fn is_ready(&self) -> bool {
-        self.directory.is_current() && (!self.is_alone() || self.stream_names().iter().all(|name| self.member.has_placed(name)))
+        if !self.is_alone() {
+            return self.directory.is_current();
+        }
+        // A stream that is added later does not make the server unready.
+        if !self.has_started.load(Ordering::Acquire) && self.stream_names().iter().all(|name| self.member.has_placed(name)) {
+            self.has_started.store(true, Ordering::Release);
+        }
+        self.has_started.load(Ordering::Acquire)
     }
 
     /// The results that all nodes have published; `None`: they are not in one place that this node can read.
@@ -362,7 +387,10 @@ impl Nodes {
             error => self.failed(&error),
         })?;
         drop(adding);
-        self.wait_for(&spec.name, Some((spec, &item)));
+        if self.is_alone() {
+            self.wait_for(&spec.name, Some(&item))?;
+            self.registry.events().add(&spec.name, EventKind::Added, format!("pipeline {}", spec.pipeline));
+        }
         let own = self.registry.view(&spec.name).ok().filter(|_| self.is_alone());
         let view = own.or_else(|| self.placeholder(&spec.name));
         Ok(view.unwrap_or_else(|| StreamView::unknown(policy::shown(spec), State::Starting, None)))
@@ -371,21 +399,31 @@ impl Nodes {
     /// Changes a stream.
     ///
     /// # Errors
-    /// Returns what is wrong with the change, or that the coordinator does not answer.
+    /// Returns what is wrong with the change, or that the coordinator does not answer. A server without other nodes also returns why the
+    /// running stream cannot be changed.
     pub(crate) fn change(&self, name: &str, change: &Change) -> Result<StreamView> {
-        let mut described = None;
         let _on_behalf = self.member.on_behalf(name);
+        let mut before = None;
         let item = self.update(name, |item| {
-            let before = self.descriptions.read(name, item).map_err(Error::internal)?;
-            let after = policy::with_credentials(before.changed(change.clone()), &before);
+            let described = self.descriptions.read(name, item).map_err(Error::internal)?;
+            let after = policy::with_credentials(described.changed(change.clone()), &described);
             self.registry.check_spec(&after)?;
-            let item = self.descriptions.write(&after)?;
-            described = Some(after);
-            Ok(item)
+            before = Some(item.clone());
+            self.descriptions.write(&after)
         })?;
-        self.wait_for(name, described.as_ref().map(|spec| (spec, &item)));
-        let own = self.registry.view(name).ok().filter(|_| self.is_alone());
-        own.map_or_else(|| self.known(name), Ok)
+        if !self.is_alone() {
+            return self.known(name);
+        }
+        self.wait_for(name, Some(&item))?;
+        if let (Some(error), Some(before)) = (self.member.take_refusal(name), before) {
+            // The stream must have the description that is in the store.
+            let restored = self.update(name, |present| if *present == item { Ok(before.clone()) } else { Err(changed_meanwhile()) });
+            if let Err(failed) = restored {
+                tracing::warn!("the stream `{name}` runs on with its earlier description, which is not the one in the store: {failed}");
+            }
+            return Err(error);
+        }
+        self.registry.view(name).or_else(|_| self.known(name))
     }
 
     /// Removes a stream. A server without other nodes has completed its frames in flight when this returns.
@@ -397,41 +435,54 @@ impl Nodes {
         let own = self.registry.follow(name);
         let known = self.known(name);
         let _on_behalf = self.member.on_behalf(name);
-        let last = || match &own {
-            Some(own) => Ok(StreamView { node: self.name_among_nodes(), state: State::Ended, ..own() }),
-            None => known.clone().map(|known| StreamView { state: State::Ended, ..known }),
-        };
         for _ in 0..MAX_ATTEMPTS {
             let key = keys::stream(name);
-            let deleted = match self.read(&key)? {
-                Some((_, revision)) => self.directory.call(Request::Delete { key, revision }).map(drop),
-                None => Ok(()),
-            };
-            match deleted {
+            let Some((_, revision)) = self.read(&key)? else { return Err(self.unknown_stream(name)) };
+            match self.directory.call(Request::Delete { key, revision }) {
                 Err(CoordinatorError::Conflict) => {}
                 Err(error) => return Err(self.failed(&error)),
-                Ok(()) => {
-                    self.wait_for(name, None);
-                    return last();
+                Ok(_) => {
+                    if self.is_alone() {
+                        self.wait_for(name, None)?;
+                    }
+                    let last = match own {
+                        Some(own) => StreamView { node: self.name_among_nodes(), ..own() },
+                        None => known?,
+                    };
+                    return Ok(StreamView { state: State::Ended, ..last });
                 }
             }
         }
         Err(changed_meanwhile())
     }
 
-    /// A server without other nodes waits until a stream runs with this description and this item, or no longer runs. It stops waiting when
-    /// another client changes the stream meanwhile.
-    fn wait_for(&self, name: &str, wanted: Option<(&StreamSpec, &roiflow_nodes::StreamSpec)>) {
-        if !self.is_alone() {
-            return;
-        }
-        let is_superseded = || self.directory.read(|items| items.streams.get(name).map(|item| &item.value) != wanted.map(|(_, item)| item));
+    /// Waits until a stream runs as this item says, or no longer runs. Stops waiting when another client changes the stream meanwhile. Only for a
+    /// server without other nodes.
+    ///
+    /// # Errors
+    /// Returns that the stream takes too long.
+    fn wait_for(&self, name: &str, item: Option<&roiflow_nodes::StreamSpec>) -> Result<()> {
+        // The item as it is read: numbers of its description may differ in the last digit.
+        let item: Option<roiflow_nodes::StreamSpec> = match item {
+            Some(item) => Some(serde_json::from_slice(&json(item)?).map_err(|error| Error::internal(error.to_string()))?),
+            None => None,
+        };
+        let wanted = item.as_ref().map(|item| self.descriptions.read(name, item)).transpose().map_err(Error::internal)?;
+        let is_superseded = || self.directory.read(|items| items.streams.get(name).map(|item| &item.value) != item.as_ref());
         let deadline = Instant::now() + MAX_OUTCOME;
-        while !self.member.is_settled(name, wanted.map(|(spec, _)| spec), Duration::from_millis(100)) {
-            if is_superseded() || Instant::now() >= deadline {
-                return;
+        while !self.member.is_settled(name, wanted.as_ref(), Duration::from_millis(100)) {
+            if is_superseded() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let message = format!(
+                    "stream `{name}`: the change was made, but the stream has not started or stopped within {} s",
+                    MAX_OUTCOME.as_secs()
+                );
+                return Err(Error::new(504, "stream_slow", message));
             }
         }
+        Ok(())
     }
 
     /// Moves a stream to a node. Afterwards it may move again, if that node fails or the load is uneven.
