@@ -351,7 +351,9 @@ impl Stream {
     fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
         /// Number of frames that wait for each spare request.
         const WAITING: usize = 3;
-        let n_spares = stage.n_spare_requests();
+        // Under other policies, more slots would make frames late. A pool with few buffers has none for more slots.
+        let may_hold_more = || queue == QueuePolicy::Wait && self.lock().pool.is_unbounded();
+        let n_spares = Some(stage.n_spare_requests()).filter(|n_spares| *n_spares > 0 && may_hold_more()).unwrap_or(0);
         let n_at_once = stage.n_frames_at_once() + n_spares;
         // A thread that other processes have displaced starts again some milliseconds late. Meanwhile, the requests need frames.
         let n_waiting = if stage.scheduling() == Scheduling::Throughput { WAITING * n_spares } else { 0 };

@@ -182,6 +182,11 @@ impl Share {
 }
 
 impl Pool {
+    /// Whether upstream's pool makes as many buffers as are needed.
+    pub(super) fn is_unbounded(&self) -> bool {
+        self.share.most.is_none()
+    }
+
     /// Returns this element's share of the pool at `address`. If the previous buffer came from a different pool, also adapts the number of
     /// slots to the size of the new pool. In this case, returns the message to post on the bus, if there is a message.
     pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {

@@ -107,8 +107,10 @@ struct State {
     maker: Option<JoinHandle<()>>,
     /// Compiles the copy of a spare request.
     spare_maker: Option<JoinHandle<()>>,
+    /// Whether a spare request is being made.
+    is_making_spare: bool,
     /// Whether no further spare request is made, because one could not be made.
-    lacks_spares: bool,
+    cannot_make_spares: bool,
     pending: VecDeque<BatchItem>,
     idle: Vec<usize>,
     n_groups: u64,
@@ -142,7 +144,8 @@ impl Queue {
             resting: Vec::new(),
             maker: None,
             spare_maker: None,
-            lacks_spares: false,
+            is_making_spare: false,
+            cannot_make_spares: false,
             pending: VecDeque::new(),
             idle: Vec::with_capacity(n_requests),
             n_groups: 0,
@@ -320,36 +323,41 @@ impl Queue {
             let Some(idx) = state.resting.pop() else { break };
             state.idle.push(idx);
         }
-        if state.spares.len() < n_spares && !(state.closed || state.lacks_spares) {
-            self.make_spare(&mut state);
+        if !state.is_making_spare && state.lacks_spares_for(n_spares) {
+            self.make_spares(&mut state);
         }
         drop(state);
         self.start_calls(None);
     }
 
-    /// Makes a spare request, unless one is being made.
-    fn make_spare(self: &Arc<Self>, state: &mut State) {
-        if state.spare_maker.as_ref().is_some_and(|maker| !maker.is_finished()) {
-            return;
-        }
+    /// Starts a thread that makes the missing spare requests.
+    fn make_spares(self: &Arc<Self>, state: &mut State) {
         let queue = self.clone();
         let make = move || {
             let Some(compile_another) = &queue.compile_another else { return };
-            let compiled = Pool::new("roiflow-spare", 1).and_then(|pool| compile_another(Some(Arc::new(pool))));
-            let made = compiled.and_then(|model| queue.add_worker(&model));
-            let mut state = queue.state.lock().unwrap();
-            match made {
-                Ok(idx) => state.spares.push(idx),
-                Err(error) => {
-                    state.lacks_spares = true;
-                    tracing::warn!("compiling a spare copy of the model on {} failed: {error}", queue.device);
+            loop {
+                let compiled = Pool::new("roiflow-spare", 1).and_then(|pool| compile_another(Some(Arc::new(pool))));
+                let made = compiled.and_then(|model| queue.add_worker(&model));
+                let mut state = queue.state.lock().unwrap();
+                match made {
+                    Ok(idx) => state.spares.push(idx),
+                    Err(error) => {
+                        state.cannot_make_spares = true;
+                        tracing::warn!("compiling a spare copy of the model on {} failed: {error}", queue.device);
+                    }
+                }
+                // More spare requests may be needed meanwhile.
+                let is_missing = state.lacks_spares_for(queue.n_spares.load(Ordering::Acquire));
+                state.is_making_spare = is_missing;
+                drop(state);
+                queue.start_calls(None);
+                if !is_missing {
+                    return;
                 }
             }
-            drop(state);
-            queue.start_calls(None);
         };
         match std::thread::Builder::new().name("roiflow-copies".to_owned()).spawn(make) {
-            Ok(maker) => state.spare_maker = Some(maker),
+            Ok(maker) => (state.spare_maker, state.is_making_spare) = (Some(maker), true),
             Err(error) => tracing::warn!("starting the thread that compiles a spare copy of the model failed: {error}"),
         }
     }
@@ -546,6 +554,11 @@ impl Queue {
 }
 
 impl State {
+    /// Whether a spare request must be made, so that this number of them can be used.
+    fn lacks_spares_for(&self, n_spares: usize) -> bool {
+        self.spares.len() < n_spares && !(self.closed || self.cannot_make_spares)
+    }
+
     fn n_used_spares(&self) -> usize {
         self.spares.len() - self.resting.len()
     }
@@ -799,6 +812,28 @@ mod tests {
         queue.use_spares(2);
         requests(3, 0);
         run();
+        queue.remove_client(&client);
+        queue.close();
+    }
+
+    #[test]
+    fn spare_requests_that_are_needed_while_one_is_made_are_made_too() {
+        let (model, spec) = color();
+        let (another, (go, may_go)) = (model.clone(), mpsc::channel());
+        let may_go = Mutex::new(may_go);
+        let compile_another: CompileAnother = Box::new(move |_| {
+            may_go.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+            Ok(another.clone())
+        });
+        let copies = Copies { first: model, n_requests: 1, compile_another: Some(compile_another) };
+        let queue = Queue::new(copies, BatchLimits { max_items: 1, timeout: None }, false, false).unwrap();
+        let client = client(&queue, &spec, false);
+        queue.use_spares(1);
+        queue.use_spares(2);
+        [(); 2].iter().for_each(|()| go.send(()).unwrap());
+        let maker = queue.state.lock().unwrap().spare_maker.take();
+        maker.unwrap().join().unwrap();
+        assert_eq!(queue.state.lock().unwrap().spares.len(), 2);
         queue.remove_client(&client);
         queue.close();
     }
