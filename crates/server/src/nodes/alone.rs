@@ -235,7 +235,7 @@ pub(crate) mod tests {
             running.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(removed.iter().filter(|removed| removed.is_ok()).count(), 1, "{removed:?}");
-        assert!(removed.iter().any(|removed| *removed == Err("unknown_stream")), "{removed:?}");
+        assert!(removed.contains(&Err("unknown_stream")), "{removed:?}");
     }
 
     #[test]
