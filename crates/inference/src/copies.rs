@@ -3,8 +3,8 @@
 //!
 //! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
 //! models, from which a copy loads within milliseconds. The first copy is compiled at the start. Further copies are compiled when jobs wait
-//! for a request. While other processes use the cores, further copies are used; see [`super::spares`]. A canceled run of a copy stops when the engine's call returns. Without copies, a canceled run can stop earlier, between
-//! two nodes of the model.
+//! for a request. While other processes use the cores, further copies are used; see [`super::spares`]. A canceled run of a copy stops when
+//! the engine's call returns. Without copies, a canceled run can stop earlier, between two nodes of the model.
 
 use std::num::NonZero;
 use std::sync::Arc;
