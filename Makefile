@@ -31,7 +31,7 @@ BINARY := $(TARGET)/release/roiflow
 # The plugin has its own folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup python demo test test-all test-analytics deb test-deb soak chaos prove-serve prove-nodes fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup python demo test test-all test-analytics test-fresh deb test-deb soak chaos prove-serve prove-nodes fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -59,6 +59,9 @@ test-all: test ## Run `make test`, then check licenses and minimum Rust version,
 
 test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a Debian 13 root (needs root and network)
 	@scripts/test-analytics $(PLUGIN) $(TARGET)
+
+test-fresh: ## Run `make demo` and `make test` in bare Debian 12 roots, as root and as a user with sudo (needs root and network; two hours)
+	@scripts/test-fresh
 
 soak: setup ## Stress 16 streams with flushes, seeks and failures: DURATION=seconds, SEED=number
 	@scripts/fetch-demo || echo "The soak test continues with a generated clip." >&2

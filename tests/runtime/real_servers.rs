@@ -85,7 +85,9 @@ impl Server {
             std::fs::copy(root().join("tests/support/triton_model.py"), model.join("1/model.py")).unwrap();
             let port = |name: &str| format!("[{{ name: \"{name}\", data_type: TYPE_FP32, dims: [{n_rows}, 4] }}]");
             let (x, y) = (port("x"), port("y"));
-            let config = format!("backend: \"python\"\ninput {x}\noutput {y}\ninstance_group [{{ kind: KIND_CPU }}]\n");
+            // The Python that runs the model ignores PYTHONPATH, so the configuration names the virtual environment.
+            let environment = format!("parameters {{ key: \"EXECUTION_ENV_PATH\" value {{ string_value: \"{}\" }} }}", installed.display());
+            let config = format!("backend: \"python\"\ninput {x}\noutput {y}\ninstance_group [{{ kind: KIND_CPU }}]\n{environment}\n");
             std::fs::write(model.join("config.pbtxt"), config).unwrap();
         }
         let mut command = Command::new(installed.join("server/bin/tritonserver"));
@@ -97,7 +99,7 @@ impl Server {
         let shared = format!("roiflow-test-triton-{grpc_port}");
         command.arg(format!("--backend-config=python,shm-region-prefix-name={shared}"));
         let hold = folder.path().join("hold");
-        command.env("PYTHONPATH", installed.join("packages")).env("HOLD", &hold);
+        command.env("ENVIRONMENT", &installed).env("HOLD", &hold);
         let mut server = Self::start(folder, command, hold, [grpc_port, http_port]);
         server.shared = Some(shared);
         Some(server)
