@@ -1,15 +1,15 @@
 //! An instance is a compiled model with its requests. The stages of an engine can share an instance.
 //!
 //! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Each stage has its own preprocessing, decoders, labels,
-//! thresholds and scheduling, which its jobs use. The registry [`Instances`] holds weak references, so dropping the last stage of an
-//! instance frees the model.
+//! thresholds and scheduling, which its jobs use. The registry [`Instances`] holds weak references, so dropping the last stage and the last
+//! snapshot of an instance frees the model.
 //!
 //! While a stage compiles a model, it holds only the lock of that model's instance. So a model is compiled once, even if several stages
 //! request it at the same time, and other models load in parallel.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +26,7 @@ const MAX_REGIONS_PER_BATCH: usize = 32;
 pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// Whether a stage shares its compiled model.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Sharing {
     /// The stage has its own compiled model.
     #[default]
@@ -80,10 +80,10 @@ impl Drop for Instance {
 
 /// Options that determine a compiled model and its requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Settings {
+pub(super) struct Settings {
     model: PathBuf,
-    /// Modification time and size of the file, to detect a replaced file.
-    written: Option<(SystemTime, u64)>,
+    /// Modification time and size of the file, and of the weights of an OpenVINO IR, to detect replaced files.
+    written: [Option<(SystemTime, u64)>; 2],
     device: Option<String>,
     /// Registration number of the device, to detect a replaced device.
     generation: u64,
@@ -95,7 +95,8 @@ struct Settings {
 
 impl Settings {
     fn of(options: &StageOptions, generation: u64) -> Self {
-        let written = std::fs::metadata(&options.model).ok().and_then(|file| Some((file.modified().ok()?, file.len())));
+        let written = |path: &Path| std::fs::metadata(path).ok().and_then(|file| Some((file.modified().ok()?, file.len())));
+        let written = [written(&options.model), written(&options.model.with_extension("bin"))];
         Self {
             model: std::fs::canonicalize(&options.model).unwrap_or_else(|_| options.model.clone()),
             written,
@@ -159,6 +160,12 @@ enum Key {
     Named(String),
 }
 
+/// What selects a model of a snapshot: its role, its options, and how it is shared. The path is the one of the options, because a link may lead
+/// to another file later.
+pub(super) type SnapshotKey = (Role, Settings, Sharing);
+/// A model of a snapshot. `None` until it is loaded.
+pub(super) type HeldInstance = Arc<Mutex<Option<Arc<Instance>>>>;
+
 /// A weak reference to an instance. The lock of the slot is held while the instance is created.
 type InstanceSlot = Arc<Mutex<Weak<Instance>>>;
 
@@ -175,11 +182,26 @@ fn slot(instances: &Instances, key: Key) -> InstanceSlot {
     slots.entry(key).or_default().clone()
 }
 
-/// Returns the instance for these options. Creates the instance if no existing one can be shared.
+/// Returns the instance for these options: the one in the snapshot of the options, or one that can be shared. Otherwise creates it.
 pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instance>> {
     let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
-    let compile = |settings| load(&core, options, settings, role);
+    let Some(snapshot) = options.snapshot.as_ref().filter(|_| options.sharing != Sharing::Exclusive) else {
+        return shared(&core, options, settings, role);
+    };
+    let key = Settings { model: options.model.clone(), written: [None; 2], ..settings.clone() };
+    let held = snapshot.model((role, key, options.sharing.clone()));
+    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(instance) = &*held {
+        return Ok(instance.clone());
+    }
+    let instance = shared(&core, options, settings, role)?;
+    Ok(held.insert(instance).clone())
+}
+
+/// Returns an instance that can be shared. Creates the instance if there is none.
+fn shared(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> Result<Arc<Instance>> {
+    let compile = |settings| load(core, options, settings, role);
     let (key, name) = match &options.sharing {
         Sharing::Exclusive => return compile(settings).map(Arc::new),
         Sharing::SameOptions => (Key::SameOptions(role, settings.clone().with_defaults()), None),

@@ -4,7 +4,8 @@
 //! - [`image_input`] preprocesses images into the input of a request.
 //! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests and passes results to a closure.
 //!   Stages of the same model can share the model's requests ([`Sharing`]). A [`RunGuard`] cancels frames whose runs have not started.
-//! - An [`Engine`] has the devices, decoders and compiled models of its stages.
+//! - An [`Engine`] has the devices, decoders and compiled models of its stages. A [`Snapshot`] has the models and files of a stream, as they were
+//!   when the stream first read them.
 //! - [`InFlightQueue`] is the queue of frames in flight: bounded, in arrival order.
 //! - [`flow`] is the state machine of a stream.
 //!
@@ -32,6 +33,7 @@ mod results;
 #[cfg(test)]
 mod results_schema;
 pub mod run_guard;
+mod snapshot;
 mod spares;
 pub mod spec;
 mod stage;
@@ -55,5 +57,6 @@ pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use run_guard::{CancelReason, RunGuard};
+pub use snapshot::Snapshot;
 pub use spec::{Clip, ClipLayout, Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task, Thresholds};
 pub use stage::Stage;

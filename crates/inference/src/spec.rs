@@ -33,7 +33,7 @@ use self::clip::WrittenClip;
 use self::input::WrittenInput;
 use super::labels::Labels;
 use super::model_inputs::ModelInputs;
-use super::{Engine, GalleryChoice, Scheduling, Sharing};
+use super::{Engine, GalleryChoice, Scheduling, Sharing, Snapshot};
 use crate::frame::Size;
 use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Port, Result};
 use crate::tensor::Shape;
@@ -88,6 +88,8 @@ pub struct StageOptions {
     pub sharing: Sharing,
     /// The engine: devices, decoders and compiled models. Default: the engine of the process.
     pub engine: Engine,
+    /// Models and files that an earlier stage has read, and that are not read again. Default: the stage reads the files.
+    pub snapshot: Option<Snapshot>,
 }
 
 /// The thresholds of a stage, which can change while the stage runs. `None`: the value of the description.
@@ -389,7 +391,11 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
 /// # Errors
 /// Returns the errors of [`ModelSpec::load`].
 pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<ModelSpec> {
-    let spec = ModelSpec::load(options, info)?;
+    let description = Description::find(options, info)?;
+    let spec = ModelSpec::of_description(&description, options, info)?;
+    if let (Some(snapshot), None) = (&options.snapshot, &options.description_text) {
+        snapshot.keep_description(options, description);
+    }
     tracing::info!(model = %options.model.display(), "description {}", spec.source);
     for assumption in &spec.assumed {
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");

@@ -73,6 +73,9 @@ impl Stage {
     }
 
     fn new(options: &StageOptions, role: Role) -> Result<Self> {
+        // Later changes of the thresholds use the files that are read now.
+        let snapshot = Some(options.snapshot.clone().unwrap_or_default());
+        let options = &StageOptions { snapshot, ..options.clone() };
         let instance = instance(options, role)?;
         let spec = describe(options, &instance.info)?;
         let (task, is, other) = match role {
@@ -392,7 +395,7 @@ impl Stage {
     /// Changes the thresholds, also for the outputs of frames that are waiting. Nothing is compiled, and no frame is discarded.
     ///
     /// # Errors
-    /// Returns `Config` if a threshold is invalid, or `Io` if the description cannot be read again; then the earlier thresholds stay in use.
+    /// Returns `Config` if a threshold is invalid; then the earlier thresholds stay in use.
     pub fn set_thresholds(&self, thresholds: &Thresholds) -> Result<()> {
         let mut current = self.thresholds.lock().unwrap_or_else(PoisonError::into_inner);
         if *current == *thresholds {

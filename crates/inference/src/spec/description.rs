@@ -61,18 +61,34 @@ impl Source {
     }
 
     /// Returns the path of a file that a description from this source names with `key`.
-    pub(super) fn file(&self, key: &str, file: &Path, engine: &Engine) -> Result<PathBuf> {
+    fn file(&self, key: &str, file: &Path, engine: &Engine) -> Result<PathBuf> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => outside::file_of(path, key, file, engine.allows_outside_files()),
             Self::Text | Self::Known { .. } | Self::Model(_) => Ok(file.to_owned()),
         }
     }
 
+    /// Reads a file that a description from this source names, unless the snapshot has it. `read` gets the path of the file.
+    pub(super) fn once<T: Clone + Send + Sync + 'static>(
+        &self,
+        key: &str,
+        file: &Path,
+        options: &StageOptions,
+        read: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        let folder = self.path().and_then(Path::parent).unwrap_or(Path::new(""));
+        let read = || read(&self.file(key, file, &options.engine)?);
+        match &options.snapshot {
+            Some(snapshot) => snapshot.once(&folder.join(file), read),
+            None => read(),
+        }
+    }
+
     /// Reads the labels file that a description from this source names.
-    pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
+    pub(super) fn labels(&self, file: &Path, options: &StageOptions) -> Result<Labels> {
         match self {
             Self::Known { .. } => known::labels(file),
-            _ => Labels::read(&self.file("labels-file", file, engine)?),
+            _ => self.once("labels-file", file, options, Labels::read),
         }
     }
 }
@@ -100,7 +116,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// Finds the description of a model with these ports.
+    /// Finds the description of a model with these ports. If the options have a snapshot with the description, nothing is read.
     ///
     /// # Errors
     /// Returns `Io` if a file cannot be read. Returns `Config` if there is no description and the model's metadata are insufficient or
@@ -117,6 +133,9 @@ impl Description {
                 ));
             }
             return Ok(Self { source: Source::Text, text: text.clone(), assumed: Vec::new() });
+        }
+        if let Some(description) = options.snapshot.as_ref().and_then(|snapshot| snapshot.description(options)) {
+            return Ok(description);
         }
         if let Some(known) = options.description.as_deref().filter(|path| !path.exists()).and_then(known::of_own_name) {
             return Ok(Self::known(known, KnownBy::User));
@@ -214,11 +233,12 @@ impl Description {
     /// # Errors
     /// Returns an error if the labels file cannot be read.
     pub fn with_own_labels(&self, engine: &Engine) -> Result<Self> {
+        let options = StageOptions { engine: engine.clone(), ..StageOptions::default() };
         let mut text = String::with_capacity(self.text.len());
         for line in self.text.lines() {
             let file = line.split_once('=').filter(|(key, _)| key.trim() == "labels-file");
             match file.and_then(|_| line.parse::<toml::Table>().ok()).as_ref().and_then(|table| table["labels-file"].as_str()) {
-                Some(file) => text.push_str(&draft::labels_line(&self.source.labels(Path::new(file), engine)?)),
+                Some(file) => text.push_str(&draft::labels_line(&self.source.labels(Path::new(file), &options)?)),
                 None => text.push_str(line),
             }
             text.push('\n');

@@ -275,13 +275,14 @@ impl Context<'_> {
     /// Reads the gallery and the threshold of a head. `None` if the head has no gallery.
     fn gallery(&self, section: &mut Section<'_>, options: Option<&StageOptions>) -> Result<Option<(Gallery, f32)>> {
         let GalleryKeys { gallery, threshold } = section.read().map_err(|error| wrong_key(&error))?;
-        let path = match (options.map_or(GalleryChoice::Described, |options| options.gallery.clone()), gallery) {
-            (GalleryChoice::File(path), _) => path,
+        // The file, and whether the description names it.
+        let (file, is_described) = match (options.map_or(GalleryChoice::Described, |options| options.gallery.clone()), gallery) {
+            (GalleryChoice::File(path), _) => (path, false),
             (GalleryChoice::None, _) => return Ok(None),
             (_, Some(file)) if file.as_os_str().is_empty() => {
                 return Err(config("[output] `gallery`: expected the name of a file, got none. Remove the key to get vectors".to_owned()));
             }
-            (_, Some(file)) => self.source.file("gallery", &file, &self.options.engine)?,
+            (_, Some(file)) => (file, true),
             (_, None) if threshold.is_some() => {
                 return Err(config(format!("[output] `threshold` of decoder `{EMBEDDING}` requires `gallery`")));
             }
@@ -294,7 +295,13 @@ impl Context<'_> {
         if !(0.0..=1.0).contains(&threshold) {
             return Err(config(format!("[output] `threshold`: expected 0 to 1, got {threshold}")));
         }
-        Ok(Some((read_gallery(&path)?, threshold)))
+        let read = || read_gallery(&file);
+        let gallery = match &self.options.snapshot {
+            _ if is_described => self.source.once("gallery", &file, self.options, read_gallery),
+            Some(snapshot) => snapshot.once(&file, read),
+            None => read(),
+        };
+        Ok(Some((gallery?, threshold)))
     }
 
     /// Applies the class thresholds that the user has set, if the decoder supports class thresholds.
@@ -378,7 +385,8 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
         return Ok(Labels::new(labels));
     }
     if let Some(path) = options.and_then(|options| options.labels_file.as_ref()) {
-        return Labels::read(path);
+        let read = || Labels::read(path);
+        return context.options.snapshot.as_ref().map_or_else(read, |snapshot| snapshot.once(path, read));
     }
     match (keys.labels.as_deref(), keys.labels_file.as_deref()) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
@@ -389,7 +397,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
         (None, Some(file)) if file.as_os_str().is_empty() => {
             Err(config("[output] `labels-file`: expected the name of a file, got none. Remove the key if classes have no names".to_owned()))
         }
-        (None, Some(file)) => context.source.labels(file, &context.options.engine),
+        (None, Some(file)) => context.source.labels(file, context.options),
         (None, None) => Ok(Labels::default()),
     }
 }
