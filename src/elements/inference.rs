@@ -14,7 +14,6 @@ use gstreamer as gst;
 
 use super::infer::Driver;
 use super::lifecycle::{self, CachedStage};
-use super::loading::Loading;
 use super::pads::{self, InferenceElement};
 use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
@@ -22,6 +21,7 @@ use super::reuse::{self, ReuseCounts, ReuseSettings};
 use super::settings::{self, ModelSettings};
 use super::tiles::{self, TileSettings};
 use super::work::Work;
+use crate::frame::{Frame, PixelFormat, Size};
 use crate::stages;
 
 /// Settings of an inference element.
@@ -102,9 +102,19 @@ impl Inference {
         self.imp().driver.work()
     }
 
-    /// Returns the stage that is loaded or loading; `None` while the element is stopped.
-    pub(super) fn loading(&self) -> Option<Arc<Loading>> {
-        self.imp().stage.loading()
+    /// Sets the snapshot from which the element gets its model and its files, from its next start on.
+    pub(super) fn set_snapshot(&self, snapshot: stages::Snapshot) {
+        self.imp().settings.lock().unwrap().model.options.snapshot = Some(snapshot);
+    }
+
+    /// Loads the stage as a start of the element would, and runs it on a black frame of this size. `None`: the size of the model's input.
+    pub(super) fn prepare(&self, size: Option<Size>) -> stages::Result<()> {
+        let settings = self.imp().settings.lock().unwrap().clone();
+        lifecycle::Settings::check(&settings, self.upcast_ref())?;
+        let work = (self.imp().load)(self, &settings)?;
+        let size = size.unwrap_or(work.stage().spec().input_size);
+        let frame = Frame::from_packed(PixelFormat::Rgb, size, &vec![0; size.width as usize * size.height as usize * 3])?;
+        work.try_frame(&frame)
     }
 
     /// Returns the counters of result reuse of a classifier.
@@ -164,7 +174,7 @@ mod imp {
         pub(super) driver: Arc<Driver>,
         pub(super) settings: Mutex<Settings>,
         pub(super) stage: CachedStage<Settings>,
-        load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
+        pub(super) load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
     }
 
     #[glib::object_subclass]

@@ -42,11 +42,6 @@ impl<S> Default for CachedStage<S> {
 }
 
 impl<S: Settings> CachedStage<S> {
-    /// Returns the cached stage, loaded or loading.
-    pub(super) fn loading(&self) -> Option<Arc<Loading>> {
-        self.0.lock().unwrap().as_ref().map(|cached| cached.loading.clone())
-    }
-
     /// Changes the state of the element: runs the actions of the element before and after the state change of the parent class. `load`
     /// loads a stage. An error of `load` is posted on the bus.
     ///

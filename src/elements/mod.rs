@@ -79,6 +79,7 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use crate::frame::Size;
 use crate::stages;
 
 /// Name and type of an element.
@@ -131,29 +132,49 @@ pub fn register_static() -> Result<(), glib::BoolError> {
 /// Sets the engine with which the inference elements of this bin load models, from their next start on. The default is
 /// [`stages::Engine::of_process`].
 pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
-    let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
-    elements.filter_map(|element| element.downcast::<inference::Inference>().ok()).for_each(|element| element.set_engine(engine.clone()));
+    inference_elements(bin).for_each(|element| element.set_engine(engine.clone()));
 }
 
-/// Keeps the models of inference elements loaded until this value is dropped.
-#[derive(Default)]
-pub struct HeldModels {
-    models: Vec<std::sync::Arc<loading::Loading>>,
-}
-
-impl HeldModels {
-    /// Whether no model is held.
-    pub fn is_empty(&self) -> bool {
-        self.models.is_empty()
+/// Sets the snapshot from which the elements of this bin get models and files, from their next start on.
+pub fn set_snapshot(bin: &impl IsA<gst::Bin>, snapshot: &stages::Snapshot) {
+    inference_elements(bin).for_each(|element| element.set_snapshot(snapshot.clone()));
+    for element in bin.as_ref().iterate_recurse().into_iter().flatten() {
+        if let Some(analytics) = element.downcast_ref::<analytics::RoiAnalytics>() {
+            analytics.set_snapshot(snapshot.clone());
+        } else if let Some(overlay) = element.downcast_ref::<overlay::RoiOverlay>() {
+            overlay.set_snapshot(snapshot.clone());
+        }
     }
 }
 
-/// Keeps the models of the inference elements in this bin loaded, so that a later pipeline need not compile them again. Models that are
-/// still loading are included. The result is empty if the elements are stopped.
-pub fn hold_models(bin: &impl IsA<gst::Bin>) -> HeldModels {
-    let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
-    let inference = elements.filter_map(|element| element.downcast::<inference::Inference>().ok());
-    HeldModels { models: inference.filter_map(|element| element.loading()).collect() }
+/// Loads the models of the inference elements in this bin as a start of the elements would, and runs each on a black frame of this size.
+/// `None`: the size of the model's input. The elements are not started.
+///
+/// # Errors
+/// Returns the name of the first element whose model does not load or run, and the reason.
+pub fn prepare(bin: &impl IsA<gst::Bin>, size: Option<Size>) -> Result<(), (String, stages::Error)> {
+    let elements: Vec<_> = inference_elements(bin).collect();
+    // In parallel, as the elements load their models when they start.
+    let prepared: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = elements.iter().map(|element| scope.spawn(move || element.prepare(size))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))))
+            .collect()
+    });
+    elements.iter().zip(prepared).try_for_each(|(element, prepared)| prepared.map_err(|error| (element.name().to_string(), error)))
+}
+
+/// Like [`prepare`], for one element. Does nothing for elements without a model.
+///
+/// # Errors
+/// Returns why the model does not load or run.
+pub fn prepare_element(element: &gst::Element) -> stages::Result<()> {
+    element.downcast_ref::<inference::Inference>().map_or(Ok(()), |element| element.prepare(None))
+}
+
+fn inference_elements(bin: &impl IsA<gst::Bin>) -> impl Iterator<Item = inference::Inference> {
+    bin.as_ref().iterate_recurse().into_iter().flatten().filter_map(|element| element.downcast::<inference::Inference>().ok())
 }
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::frame::{Frame, FrameResults};
-use crate::stages::{RunGuard, Stage};
+use crate::stages::{self, RunGuard, Stage};
 
 /// A stage with the element's work on a frame and its results.
 pub(super) trait Work: Send + Sync {
@@ -13,6 +13,12 @@ pub(super) trait Work: Send + Sync {
     /// Starts inference on a frame without blocking. Runs begin only while `guard` allows it. After the runs, the frame's memory is
     /// released, and then `done` is called once, on any thread.
     fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
+
+    /// Runs the model on a frame, and waits for the results. A model whose input is a clip runs on a black clip.
+    fn try_frame(&self, frame: &Frame) -> stages::Result<()> {
+        let stage = self.stage();
+        if stage.spec().clip.is_some() { stage.warm_up().map(drop) } else { stage.run(frame).map(drop) }
+    }
 
     /// Returns those of the results that this element produced. The first `n_before` detections come from earlier elements.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults;

@@ -1,4 +1,4 @@
-//! State that a restarted stream takes over from its earlier pipelines: frame numbers, times, track IDs, output files and loaded models.
+//! State that a restarted stream takes over from its earlier pipelines: frame numbers, times, track IDs and output files.
 //!
 //! Lines of results are appended to the same file. A video file cannot be continued, so each pipeline writes its own:
 //! `out.mp4`, `out.part2.mp4`, `out.part3.mp4`.
@@ -12,13 +12,14 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::Plan;
-use super::plan::{Assignment, PUBLISH, SINK};
+use super::plan::{Assignment, ENTRY, PUBLISH, SINK};
 use super::stats::Meter;
 use crate::elements::analytics::RoiAnalytics;
+use crate::elements::caps;
 use crate::elements::publish::{Numbering, RoiPublish};
 use crate::elements::track::RoiTrack;
 use crate::elements::video_file::VideoFile;
-use crate::elements::{self, HeldModels};
+use crate::frame::Size;
 use crate::stages::SceneCounts;
 
 /// State that the next pipeline of a stream takes over. See the module.
@@ -39,7 +40,8 @@ pub(super) struct Carried {
     video: Option<PathBuf>,
     /// The FIFO of the output, which stays open so that its reader does not receive end-of-file between two pipelines.
     fifo: Option<File>,
-    models: HeldModels,
+    /// Size of the frames of the last pipeline that had frames.
+    pub(super) size: Option<Size>,
 }
 
 impl Carried {
@@ -70,7 +72,7 @@ impl Carried {
             has_video,
             video: plan.assignments.iter().find(|set| set.element == SINK && set.property == "location").map(|set| (&set.value).into()),
             fifo: plan.outputs.json.as_deref().filter(|_| has_results).and_then(open_fifo),
-            models: elements::hold_models(pipeline),
+            size: frame_size(pipeline),
         }
     }
 
@@ -81,7 +83,7 @@ impl Carried {
             last_timestamp_ns: self.last_timestamp_ns.max(later.last_timestamp_ns),
             has_results: self.has_results || later.has_results,
             fifo: later.fifo.or(self.fifo),
-            models: if later.models.is_empty() { self.models } else { later.models },
+            size: later.size.or(self.size),
             ..later
         }
     }
@@ -122,6 +124,12 @@ impl Carried {
             }
         }
     }
+}
+
+/// Returns the size of the frames that enter the graph; `None` before the first frame.
+pub(super) fn frame_size(pipeline: &gst::Pipeline) -> Option<Size> {
+    let caps = pipeline.by_name(ENTRY)?.static_pad("src")?.current_caps()?;
+    caps::size_in_caps(&caps)
 }
 
 fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &str) {

@@ -6,11 +6,10 @@ use gstreamer as gst;
 use super::graph::{Graph, Structure};
 use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
-use crate::elements::analytics::RoiAnalytics;
-use crate::stages::{Engine, GalleryChoice, Stage, StageOptions};
+use crate::elements::{self, analytics::RoiAnalytics, overlay::RoiOverlay};
 
-/// Checks a description with the values `set`: its parameters, graph, elements and properties, and that each model can be loaded
-/// and has a description. Returns the names of the parameters that need a value and have none. Elements that depend on these
+/// Checks a description with the values `set`: its parameters, graph, elements and properties, and that each model can be loaded,
+/// runs, and has a description. Returns the names of the parameters that need a value and have none. Elements that depend on these
 /// parameters are not checked.
 ///
 /// # Errors
@@ -39,7 +38,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
             continue;
         }
         if let Some(found) = pipeline.by_name(&element.name) {
-            load_model(&element.factory, &found, &plan.engine).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
+            elements::prepare_element(&found).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
         }
     }
     Ok(missing)
@@ -73,65 +72,18 @@ fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     Ok(())
 }
 
-/// Checks the layouts of a pipeline's counters of objects.
+/// Checks the layouts and the fonts of a pipeline's elements.
 ///
 /// # Errors
-/// Returns an error with the name of the element whose layout is not valid.
-pub fn check_layouts(pipeline: &gst::Pipeline) -> Result<()> {
+/// Returns an error with the name of the element whose layout or font is not valid.
+pub(super) fn check_files(pipeline: &gst::Pipeline) -> Result<()> {
     for element in pipeline.iterate_recurse().into_iter().flatten() {
+        let named = |error: String| format!("{}: {error}", element.name());
         if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
-            analytics.check_layout().map_err(|error| Error::usage(format!("{}: {error}", analytics.name())))?;
+            analytics.check_layout().map_err(|error| Error::usage(named(error)))?;
+        } else if let Some(overlay) = element.downcast_ref::<RoiOverlay>() {
+            overlay.check_font().map_err(|error| Error::failed(named(error)))?;
         }
     }
     Ok(())
-}
-
-/// Loads the models of a pipeline as its elements would. While the returned stages exist, elements that start share their models
-/// instead of loading them again.
-///
-/// # Errors
-/// Returns an error with the name of the element whose model cannot be loaded, or whose layout is not valid.
-pub(super) fn load_models(pipeline: &gst::Pipeline, plan: &Plan) -> Result<Vec<Stage>> {
-    check_layouts(pipeline)?;
-    let elements = plan.elements.iter().filter_map(|element| Some((element, pipeline.by_name(&element.name)?)));
-    let loaded = elements.map(|(element, found)| {
-        load_model(&element.factory, &found, &plan.engine).map_err(|why| Error::failed(format!("{}: {why}", element.name)))
-    });
-    loaded.filter_map(Result::transpose).collect()
-}
-
-/// Loads the model of an inference element as the element would. Returns `None` for other elements.
-fn load_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<Option<Stage>, String> {
-    if !["roidetect", "roiclassify"].contains(&factory) {
-        return Ok(None);
-    }
-    let text = |property: &str| element.property::<Option<String>>(property).filter(|text| !text.is_empty());
-    let threshold = |property: &str| Some(element.property::<f32>(property)).filter(|threshold| *threshold >= 0.0);
-    let options = StageOptions {
-        model: text("model").unwrap_or_default().into(),
-        description: text("description").map(Into::into),
-        model_proc: text("model-proc").map(Into::into),
-        device: text("device"),
-        labels: text("labels").map(|labels| labels.split(',').map(|label| label.trim().to_owned()).collect()),
-        labels_file: text("labels-file").map(Into::into),
-        threshold: threshold("threshold"),
-        config: text("config"),
-        engine: engine.clone(),
-        ..StageOptions::default()
-    };
-    let options = options.with_remote_model();
-    if options.model.as_os_str().is_empty() {
-        return Err("expected a model, got none. Set the property `model` to the path of a model file".to_owned());
-    }
-    let loaded = match factory {
-        "roidetect" => {
-            let options = StageOptions { class_thresholds: text("class-thresholds"), iou_threshold: threshold("iou-threshold"), ..options };
-            Stage::detector(&options)
-        }
-        _ => {
-            let gallery = text("gallery").map_or(GalleryChoice::Described, |path| GalleryChoice::File(path.into()));
-            Stage::classifier(&StageOptions { gallery, ..options })
-        }
-    };
-    loaded.map(Some).map_err(|error| error.to_string())
 }

@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Usage,
     /// The usage is correct, but an operation failed: a file is missing, or a stream is broken, for example.
     Failed,
+    /// The operation may succeed later: an inference server does not answer, or a device takes too long.
+    Unavailable,
     /// The reader of standard output has closed the pipe. This is not a failure.
     Closed,
 }
@@ -32,6 +34,11 @@ impl Error {
     /// Creates an error of the kind [`ErrorKind::Failed`].
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Unavailable, message: message.into() }
     }
 
     /// Returns the error of a closed standard output.

@@ -9,7 +9,9 @@ use super::life::Life;
 use super::session::NewSession;
 use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request, Way};
-use super::{Ending, Error, Plan, Progress, Result};
+use super::{Ending, Error, Plan, Progress, Result, prepare};
+use crate::frame::Size;
+use crate::stages::Snapshot;
 
 /// If the application has this many unread events, no further progress events are added.
 const MAX_UNREAD_PROGRESS: usize = 64;
@@ -167,15 +169,24 @@ impl PipelineHandle {
     /// Returns the errors of [`build`](super::build::build), and an error if an output of the plan is also an input. Errors that occur
     /// after the start are in [`Event::Ended`].
     pub fn add(&self, plan: &Plan) -> Result<StreamId> {
-        Ok(self.start(NewSession::build(plan, 0)?, plan))
+        self.add_prepared(plan, Snapshot::default())
     }
 
-    pub(super) fn start(&self, session: NewSession, plan: &Plan) -> StreamId {
+    /// Like [`PipelineHandle::add`], with the models and files that [`prepare`](super::prepare()) has read.
+    ///
+    /// # Errors
+    /// Returns the errors of [`PipelineHandle::add`].
+    pub fn add_prepared(&self, plan: &Plan, snapshot: Snapshot) -> Result<StreamId> {
+        Ok(self.start(NewSession::build(plan, 0, &snapshot)?, plan, snapshot))
+    }
+
+    /// Starts a session of the plan. `snapshot` is the one of its elements.
+    pub(super) fn start(&self, session: NewSession, plan: &Plan, snapshot: Snapshot) -> StreamId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let stream = StreamId(NEXT.fetch_add(1, Ordering::Relaxed));
         let status = Status { phase: Phase::Starting, progress: Progress::default(), n_restarts: 0, time_down: Duration::ZERO };
         let outcome = Outcome::Pending { past: Stats::default(), meter: Some(session.meter()) };
-        self.0.board.lock().insert(stream, Entry { status, is_started: false, outcome });
+        self.0.board.lock().insert(stream, Entry { status, is_started: false, snapshot, outcome });
         let (board, inbox) = (self.0.board.clone(), self.0.inbox.clone());
         let session = session.supervised(stream, 0, board.clone(), inbox.clone(), Vec::new());
         self.0.inbox.send(Input::Add(Box::new(Life::new(stream, session, plan.clone(), board, inbox))));
@@ -235,9 +246,9 @@ impl PipelineHandle {
 
     /// Continues a stream with another plan. Does not block: [`Event::Reloaded`] follows.
     ///
-    /// First the elements and models of the plan are checked while the stream runs. If they are valid, the stream drains and starts a new
-    /// pipeline, as after a lost source: results are appended, and frame numbers and track IDs continue. If they are not valid, the stream
-    /// continues unchanged. Only streams whose input has an address can be reloaded, because a file would start again from its beginning.
+    /// First the plan is prepared while the stream runs, see [`prepare`](super::prepare()), in at most 60 seconds. All files are read again. If
+    /// the plan can run, the stream drains and starts a new pipeline, as after a lost source: results are appended, and frame numbers and track
+    /// IDs continue. If not, the stream continues unchanged. Only streams whose input has an address can be reloaded, because a file would start again from its beginning.
     pub fn reload(&self, stream: StreamId, plan: &Plan) {
         self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()), Way::NewPipeline)));
     }
@@ -246,10 +257,19 @@ impl PipelineHandle {
     ///
     /// If the plans differ only in properties that may change in PLAYING, such as thresholds, `inference-interval`, lines and zones, the
     /// running elements get the new values after they were checked. No frame is lost, and the input may be of any kind. Files that have
-    /// changed since, such as descriptions of models, are not read again. All other changes are those of [`PipelineHandle::reload`];
-    /// [`Plan::can_continue_with`] tells whether they are possible.
+    /// changed since, such as descriptions of models, are not read again. All other changes are those of [`PipelineHandle::reload`], prepared
+    /// in at most 15 seconds; [`Plan::can_continue_with`] tells whether they are possible.
     pub fn change(&self, stream: StreamId, plan: &Plan) {
         self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()), Way::InPlace)));
+    }
+
+    /// Checks whether a stream can run with a plan whose changes its running elements take ([`Plan::takes`]): like [`prepare`](super::prepare()),
+    /// but with the models and files that the stream has.
+    ///
+    /// # Errors
+    /// Returns the errors of [`prepare`](super::prepare()).
+    pub fn check_change(&self, stream: StreamId, plan: &Plan, size: Option<Size>) -> Result<()> {
+        prepare::prepare_in(plan, self.0.board.snapshot(stream), size, prepare::MAX_REQUEST).map(drop)
     }
 
     /// Blocks until a stream has ended, and returns the result.
@@ -309,6 +329,8 @@ struct Entry {
     status: Status,
     /// Whether `Event::Started` was sent.
     is_started: bool,
+    /// Models and files of the stream; empty after its end.
+    snapshot: Snapshot,
     outcome: Outcome,
 }
 
@@ -327,6 +349,17 @@ impl Board {
         if let Some(entry) = self.lock().get_mut(&stream) {
             entry.status.phase = phase;
         }
+    }
+
+    /// Returns the models and files of a stream.
+    pub(super) fn snapshot(&self, stream: StreamId) -> Snapshot {
+        self.lock().get(&stream).map(|entry| entry.snapshot.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn set_snapshot(&self, stream: StreamId, snapshot: Snapshot) {
+        let before = self.lock().get_mut(&stream).map(|entry| std::mem::replace(&mut entry.snapshot, snapshot));
+        // Drop the previous snapshot after the lock is released, because the drop may free models.
+        drop(before);
     }
 
     /// Records that a stream waits for its source. `past` are the measurements of the stream's pipelines so far.

@@ -12,9 +12,9 @@ use super::handle::{Board, Event, StreamId};
 use super::run::MAX_WARNINGS;
 use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request, Way};
-use super::{Ending, Error, Input, Plan, Result, check, live};
+use super::{Ending, Error, Input, Plan, Result, live, prepare};
 use crate::restart::{Backoff, End, random};
-use crate::stages::Stage;
+use crate::stages::Snapshot;
 
 /// Maximum number of abandoned pipelines of a stream, which hang while they stop. While there are more, the stream does not start
 /// its next attempt.
@@ -50,8 +50,6 @@ pub(super) struct Life {
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
-    /// Models of a reloaded plan. They are held until the elements of its first session have them.
-    models: Vec<Stage>,
     /// The combined ending of all sessions that have ended.
     past: Ending,
     abandoned: Vec<Weak<Parts>>,
@@ -59,10 +57,10 @@ pub(super) struct Life {
     blocked_since: Option<Instant>,
 }
 
-/// A valid plan with its models, which are loaded until the next session has started.
+/// A plan that was prepared, with its models and files.
 struct NextPlan {
     plan: Plan,
-    models: Vec<Stage>,
+    snapshot: Snapshot,
 }
 
 enum State {
@@ -106,7 +104,6 @@ impl Life {
             is_requested: false,
             leaving: None,
             carried: Carried::default(),
-            models: Vec::new(),
             past: Ending::default(),
             abandoned: Vec::new(),
             blocked_since: None,
@@ -124,10 +121,11 @@ impl Life {
         }
     }
 
-    /// Drops the pipeline, and then reports the ending of the stream.
+    /// Drops the pipeline and the models, and then reports the ending of the stream.
     pub(super) fn end(self, ended: Result<Ending>) {
-        let Self { stream, board, state, carried, .. } = self;
-        drop((state, carried));
+        let Self { stream, board, state, carried, next_plan, .. } = self;
+        drop((state, carried, next_plan));
+        board.set_snapshot(stream, Snapshot::default());
         board.end(stream, ended);
     }
 
@@ -152,7 +150,7 @@ impl Life {
             }
             Request::Checked(plan, way, checked) => {
                 match checked {
-                    Ok(models) => self.reload(NextPlan { plan: *plan, models }, way),
+                    Ok(snapshot) => self.reload(NextPlan { plan: *plan, snapshot }, way),
                     Err(error) => self.board.report(self.stream, Event::Reloaded(Err(error))),
                 }
                 return ControlFlow::Continue(());
@@ -226,7 +224,7 @@ impl Life {
         ticked
     }
 
-    /// Checks a new plan on a separate thread: builds its pipeline, and loads its models.
+    /// Prepares a new plan on a separate thread.
     fn check(&self, plan: Plan, way: Way) {
         let is_possible = match way {
             Way::NewPipeline => self.can_reload(&plan),
@@ -239,14 +237,23 @@ impl Life {
             );
             return self.board.report(self.stream, Event::Reloaded(Err(error)));
         }
+        // A running pipeline that takes the changes reads no model and no description again.
+        let is_live = way == Way::InPlace && self.plan.takes(&plan);
+        let snapshot = if is_live { self.board.snapshot(self.stream) } else { Snapshot::default() };
+        let size = match &self.state {
+            State::Running(session) => session.frame_size(),
+            State::Waiting(_) | State::Building => None,
+        };
+        let size = size.or(self.carried.size);
+        let limit = if way == Way::InPlace { prepare::MAX_REQUEST } else { prepare::MAX_RELOAD };
         let (inbox, stream) = (self.inbox.clone(), self.stream);
         let send = move |plan, checked| inbox.send(supervisor::Input::Request(stream, Request::Checked(Box::new(plan), way, checked)));
         let spawned = std::thread::Builder::new().name("roiflow-check".to_owned()).spawn(move || {
-            let checked = NewSession::build(&plan, 0).and_then(|session| check::load_models(session.pipeline(), &plan));
-            send(plan, checked);
+            let prepared = prepare::prepare_in(&plan, snapshot, size, limit);
+            send(plan, prepared);
         });
         if let Err(error) = spawned {
-            let error = Error::failed(format!("cannot start the thread that checks a description: {error}"));
+            let error = Error::failed(format!("cannot start the thread that prepares a description: {error}"));
             self.board.report(self.stream, Event::Reloaded(Err(error)));
         }
     }
@@ -284,9 +291,9 @@ impl Life {
 
     /// If there is a next plan, makes it the current plan, and reports the reload.
     fn replace_plan(&mut self) {
-        if let Some(NextPlan { plan, models }) = self.next_plan.take() {
+        if let Some(NextPlan { plan, snapshot }) = self.next_plan.take() {
             self.plan = plan;
-            self.models = models;
+            self.board.set_snapshot(self.stream, snapshot);
             self.board.report(self.stream, Event::Reloaded(Ok(())));
         }
     }
@@ -326,10 +333,11 @@ impl Life {
             plan.limits.duration = Some(limit.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         let (inbox, stream, attempt, first_frame) = (self.inbox.clone(), self.stream, self.attempt, self.carried.n_frames);
+        let snapshot = self.board.snapshot(self.stream);
         let send = move |built| inbox.send(supervisor::Input::OfSession(stream, attempt, Request::Built(Box::new(built))));
         let body = {
             let send = send.clone();
-            move || send(NewSession::build(&plan, first_frame))
+            move || send(NewSession::build(&plan, first_frame, &snapshot))
         };
         if let Err(error) = std::thread::Builder::new().name("roiflow-build".to_owned()).spawn(body) {
             send(Err(Error::failed(format!("cannot start the thread that builds a pipeline: {error}"))));
@@ -365,8 +373,6 @@ impl Life {
         if !std::mem::replace(&mut self.has_played, true) {
             self.limit_at = self.plan.limits.duration.and_then(|duration| first.checked_add(duration));
         }
-        // The elements of this session have loaded their models, so the models need not be held any longer.
-        self.models.clear();
         let Some(Outage { n_attempts, .. }) = self.outage.take() else { return };
         let gap = self.backoff.lost_since().map_or(Duration::ZERO, |since| first.saturating_duration_since(since));
         self.past.stats.time_down += gap;

@@ -41,10 +41,15 @@ pub(super) fn changes(before: &Plan, after: &Plan) -> Option<Vec<Change>> {
 }
 
 impl Plan {
+    /// Whether a running pipeline of this plan takes the values of another plan, without a new pipeline.
+    pub fn takes(&self, other: &Self) -> bool {
+        changes(self, other).is_some()
+    }
+
     /// Whether a running stream of this plan can continue with another plan, see [`PipelineHandle::change`](super::PipelineHandle::change).
     pub fn can_continue_with(&self, other: &Self) -> bool {
         let have_addresses = matches!((&self.input, &other.input), (Input::Uri(_), Input::Uri(_)));
-        have_addresses && other.can_restart() || changes(self, other).is_some()
+        have_addresses && other.can_restart() || self.takes(other)
     }
 }
 

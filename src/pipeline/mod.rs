@@ -2,7 +2,8 @@
 //!
 //! - Description: [`spec`] is the parsed file, [`graph`] its tokenized gst-launch line, and [`plan`] the resolved description with values
 //!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.
-//! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
+//! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it, and [`mod@prepare`] those of
+//!   a stream that is to continue with another plan.
 //! - Running: [`handle`] adds and removes streams while other streams run. `supervisor` is the bus loop of all streams. In this loop,
 //!   `life` handles one stream, and `session` one pipeline of a stream. [`crate::restart`] decides when a lost source is opened again. `carry`
 //!   has the state that the next pipeline takes over, and `live` the changes that need no new pipeline. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
@@ -50,6 +51,7 @@ mod numbered;
 pub mod outputs;
 mod parse;
 pub mod plan;
+pub mod prepare;
 pub mod probe;
 mod properties;
 mod reasons;
@@ -78,6 +80,7 @@ pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
 pub use plan::{Crops, Outputs, Plan, SpoolFolder};
+pub use prepare::prepare;
 pub use probe::probe;
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;

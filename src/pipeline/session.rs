@@ -10,7 +10,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
-use super::carry::Carried;
+use super::carry::{self, Carried};
 use super::decoded::Decoded;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
@@ -23,10 +23,13 @@ use super::{
     Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, live, outputs, reasons,
     tap,
 };
+use crate::elements;
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
+use crate::frame::Size;
 use crate::redaction::Secrets;
 use crate::restart::{End, Fault};
+use crate::stages::Snapshot;
 
 /// Interval of progress reports and source checks.
 const TICK: Duration = Duration::from_millis(100);
@@ -203,14 +206,16 @@ enum Outcome {
 }
 
 impl NewSession {
-    /// Builds the pipeline of a plan without starting it. `first_frame` is the number of the first frame.
+    /// Builds the pipeline of a plan without starting it. `first_frame` is the number of the first frame. The elements get models and files
+    /// from the snapshot.
     ///
     /// # Errors
     /// Returns the errors of [`super::PipelineHandle::add`].
-    pub(super) fn build(plan: &Plan, first_frame: u64) -> Result<Self> {
+    pub(super) fn build(plan: &Plan, first_frame: u64, snapshot: &Snapshot) -> Result<Self> {
         let secrets = plan.input.secrets();
         let build = || {
             let pipeline = build::build(plan)?;
+            elements::set_snapshot(&pipeline, snapshot);
             outputs::check_built(&pipeline, plan)?;
             let meter = Arc::new(Meter::new(&pipeline, plan));
             let supervision = Supervision::new(&pipeline, plan);
@@ -260,6 +265,11 @@ impl Session {
     /// Returns the times of the first and the last frame of the source, if the source is watched.
     pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
         self.parts.supervision.watch.as_ref()?.frames()
+    }
+
+    /// Returns the size of the frames; `None` before the first frame.
+    pub(super) fn frame_size(&self) -> Option<Size> {
+        carry::frame_size(&self.parts.pipeline)
     }
 
     /// Returns a weak reference to the data of a pipeline that did not stop in time. The data is freed when the pipeline has ended.

@@ -15,6 +15,7 @@ use super::session::NewSession;
 use super::{Error, Event, Events, Input, Outputs, PipelineHandle, Plan, Result, Spec};
 use crate::elements::{caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
+use crate::stages::Snapshot;
 
 /// A running pipeline that receives frames from the application and returns results to it. Dropping the stream ends the pipeline.
 ///
@@ -106,7 +107,8 @@ impl Stream {
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
-        let session = NewSession::build(&plan, 0)?;
+        let snapshot = Snapshot::default();
+        let session = NewSession::build(&plan, 0, &snapshot)?;
         let end = |name: &str| {
             session.pipeline().by_name(name).ok_or_else(|| {
                 Error::usage(format!("the graph of `{}` has no element `{name}`: expected {{source}} and {{video}}", plan.name))
@@ -127,7 +129,7 @@ impl Stream {
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
         let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
         let (handle, mut events) = PipelineHandle::new()?;
-        handle.start(session, &plan);
+        handle.start(session, &plan, snapshot);
         // Wait until the pipeline has started. If an element fails to start, return its error.
         for started in events.by_ref() {
             match started.event {

@@ -18,7 +18,7 @@ use super::handle::StreamId;
 use super::life::Life;
 use super::session::{Finished, NewSession};
 use super::{Ending, Error, Plan, Result};
-use crate::stages::Stage;
+use crate::stages::Snapshot;
 
 /// An input of the bus loop.
 pub(super) enum Input {
@@ -46,8 +46,8 @@ pub(super) enum Request {
     Stop,
     /// The stream must continue with this plan.
     Reload(Box<Plan>, Way),
-    /// The check of a plan that `Reload` requested has ended, with the loaded models or an error.
-    Checked(Box<Plan>, Way, Result<Vec<Stage>>),
+    /// The check of a plan that `Reload` requested has ended, with its models and files or an error.
+    Checked(Box<Plan>, Way, Result<Snapshot>),
     /// The stream's pipeline is stopping. The value is the state that the next pipeline takes over.
     Carried(Box<Carried>),
     /// The stream's pipeline has stopped.

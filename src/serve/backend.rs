@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use roiflow_server::backend::{Parameter, Pipeline};
-use roiflow_server::{Backend, Failure, Feed, Running, Start, Video};
+use roiflow_server::{Backend, Failure, FailureKind, Feed, Prepared, Running, Start, Video};
 
 use super::running::{Observed, RunningStream, tap};
 use crate::elements::publish;
-use crate::frame::Gap;
+use crate::frame::{Gap, Size};
 use crate::pipeline::{
-    Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap, spec,
+    self, Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap,
+    probe, spec,
 };
 use crate::redaction::Secrets;
+use crate::stages::Snapshot;
 
 /// Number of frames of an endless test pattern: two years at 30 frames per second.
 const ENDLESS: u32 = i32::MAX as u32;
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     /// Folder with further descriptions.
     folder: Option<PathBuf>,
     destinations: Destinations,
+    /// Models and files of the streams that were prepared and are to start, by name.
+    prepared: Mutex<HashMap<String, Weak<Snapshot>>>,
     /// Receives credentials that must not appear in messages of the process.
     hide: Box<dyn Fn(Secrets) + Send + Sync>,
 }
@@ -60,7 +64,8 @@ impl Pipelines {
         hide: impl Fn(Secrets) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let (handle, events) = PipelineHandle::new()?;
-        let shared = Arc::new(Shared { handle, observed: Mutex::default(), credentials, folder, destinations, hide: Box::new(hide) });
+        let (observed, prepared) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { handle, observed, credentials, folder, destinations, prepared, hide: Box::new(hide) });
         // A strong reference would keep the handle alive. But the events, and so this thread, end only when the handle is dropped.
         let of_thread = Arc::downgrade(&shared);
         let receive = move || {
@@ -116,6 +121,32 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Prepares a plan of a stream. `size` is the size of the frames, if it is known. While the result exists, the stream of this name starts
+    /// with these models and files.
+    pub(super) fn prepare(&self, name: &str, plan: &Plan, size: Option<Size>) -> Result<Prepared, Failure> {
+        // A file can be opened twice, and tells the size of its frames.
+        let size = match &plan.input {
+            Input::File(_) => {
+                let video = probe(plan.input.clone(), MAX_PROBE).map_err(failure)?;
+                Some(Size::new(video.width, video.height))
+            }
+            _ => size,
+        };
+        let snapshot = Arc::new(pipeline::prepare(plan, size).map_err(failure)?);
+        let mut all = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, snapshot| snapshot.strong_count() > 0);
+        all.insert(name.to_owned(), Arc::downgrade(&snapshot));
+        Ok(Prepared::new(snapshot))
+    }
+
+    /// Returns the models and files that were prepared for a stream; an empty snapshot if there are none.
+    fn prepared(&self, name: &str) -> Snapshot {
+        let all = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(name).and_then(Weak::upgrade).map(|snapshot| Snapshot::clone(&snapshot)).unwrap_or_default()
+    }
+}
+
 impl Backend for Pipelines {
     fn pipelines(&self) -> Vec<Pipeline> {
         let mut all: Vec<(String, Option<PathBuf>, Result<Spec, Error>)> =
@@ -130,10 +161,8 @@ impl Backend for Pipelines {
         all.into_iter().map(|(name, path, spec)| described(name, path, spec)).collect()
     }
 
-    fn check(&self, start: &Start) -> Result<(), Failure> {
-        let plan = self.0.plan(start, None).map_err(failure)?;
-        let pipeline = crate::pipeline::build::build(&plan).map_err(failure)?;
-        crate::pipeline::check::check_layouts(&pipeline).map_err(failure)
+    fn prepare(&self, start: &Start) -> Result<Prepared, Failure> {
+        self.0.prepare(&start.name, &self.0.plan(start, None).map_err(failure)?, None)
     }
 
     fn probe(&self, input: &str) -> Result<Video, Failure> {
@@ -143,7 +172,7 @@ impl Backend for Pipelines {
             // The source of a plan with a test pattern.
             Input::Test(_) => Video { width: 640, height: 480, codec: None, fps: Some(30.0) },
             input => {
-                let found = crate::pipeline::probe(input, MAX_PROBE).map_err(failure)?;
+                let found = probe(input, MAX_PROBE).map_err(failure)?;
                 Video { width: found.width, height: found.height, codec: found.codec, fps: found.fps }
             }
         };
@@ -151,7 +180,7 @@ impl Backend for Pipelines {
     }
 
     fn inspect(&self, model: &Path) -> Result<String, Failure> {
-        let failed = |message: String| Failure { is_usage: true, message };
+        let failed = |message: String| Failure::new(FailureKind::Usage, message);
         // The command reads the file in another process with limits.
         let program = std::env::current_exe().map_err(|error| failed(format!("cannot inspect the model: {error}")))?;
         let output = std::process::Command::new(program).arg("inspect").arg(model).stdin(std::process::Stdio::null()).output();
@@ -171,7 +200,8 @@ impl Backend for Pipelines {
         // Hold the lock until the stream is in the map. Otherwise the thread that receives events would ignore the first events of this
         // stream.
         let mut all = self.0.observed.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = self.0.handle.add(&plan).map_err(failure)?;
+        let snapshot = self.0.prepared(&start.name);
+        let stream = self.0.handle.add_prepared(&plan, snapshot).map_err(failure)?;
         all.insert(stream, observed.clone());
         drop(all);
         Ok(Box::new(RunningStream::new(self.0.clone(), stream, observed, plan, devices)))
@@ -211,5 +241,10 @@ fn described(name: String, path: Option<PathBuf>, spec: Result<Spec, Error>) -> 
 }
 
 pub(super) fn failure(error: Error) -> Failure {
-    Failure { is_usage: error.kind() == ErrorKind::Usage, message: error.to_string() }
+    let kind = match error.kind() {
+        ErrorKind::Usage => FailureKind::Usage,
+        ErrorKind::Unavailable => FailureKind::Unavailable,
+        ErrorKind::Failed | ErrorKind::Closed => FailureKind::Failed,
+    };
+    Failure::new(kind, error.to_string())
 }

@@ -7,7 +7,7 @@ use roiflow_server::backend::Status;
 use roiflow_server::events::EventKind;
 use roiflow_server::stream::{Counters, Destination, Histogram, Percentiles, Skipped, Stage, State};
 use roiflow_server::telemetry::TARGET;
-use roiflow_server::{Cut, Failure, Feed, FrameResult, Pixels, Running, Start};
+use roiflow_server::{Cut, Failure, Feed, FrameResult, Pixels, Prepared, Running, Start};
 use tracing::field;
 
 use super::backend::{Shared, failure};
@@ -17,8 +17,8 @@ use crate::pipeline::stats::{DestinationCounts, LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
 use crate::pipeline::{CompressedFrame, Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
 
-/// Maximum time until a stream continues with another description: a camera must be opened again, and models may be compiled.
-const MAX_RELOAD: Duration = Duration::from_secs(20);
+/// Maximum time until a stream continues with another description: models may be compiled, and frames in flight complete.
+const MAX_RELOAD: Duration = Duration::from_secs(25);
 
 /// Returns a tap that delivers results to a feed.
 pub(super) fn tap(feed: Feed) -> Tap {
@@ -228,6 +228,16 @@ impl<D: Send + Sync> Running for RunningStream<D> {
         let stats = self.shared.handle.stats(self.stream)?;
         let of = |percent| stats.latency_percentile(percent).map(|latency| latency.as_secs_f64() * 1e3);
         Some(Percentiles { p50: of(50)?, p95: of(95)?, p99: of(99)? })
+    }
+
+    fn prepare(&self, start: &Start) -> Result<Prepared, Failure> {
+        let current = self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let plan = self.shared.plan(start, current.outputs.tap.clone()).map_err(failure)?;
+        let size = self.observed.feed.recent(1).first().map(|last| last.size()).filter(|size| size.width > 0 && size.height > 0);
+        if current.takes(&plan) {
+            return self.shared.handle.check_change(self.stream, &plan, size).map(|()| Prepared::nothing()).map_err(failure);
+        }
+        self.shared.prepare(&start.name, &plan, size)
     }
 
     fn change(&self, start: &Start) -> Result<bool, Failure> {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use roiflow::pipeline::{Error, Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Spec, StreamId};
+use roiflow::frame::Size;
+use roiflow::pipeline::{Error, ErrorKind, Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Spec, StreamId, prepare};
 
 use crate::harness::{Folder, eventually, make_clip, tiny};
 
@@ -177,6 +178,54 @@ fn error_of_one_stream_does_not_affect_others() {
     assert!(error.to_string().contains("same.mp4"), "{error}");
     runs_on(&handle, runs);
     assert!(handle.remove(runs).is_ok());
+}
+
+#[test]
+fn prepared_stream_needs_no_file_and_an_invalid_plan_changes_nothing() {
+    let folder = Folder::new("prepared");
+    let model = folder.file("m.onnx");
+    let files = ["onnx", "toml"].map(|ending| (tiny(&format!("rectangle.{ending}")), folder.file(&format!("m.{ending}"))));
+    let plan = |input: &str, properties: &str| {
+        let description = format!(
+            "version = 1\nname = \"copy\"\ndescription = \"Rectangles.\"\n[pipeline]\ngraph = '{{source}} ! roidetect model=\"{model}\" device=CPU \
+             {properties} ! {{json}} ! {{video}}'\n"
+        );
+        let spec = Spec::parse(&description, Path::new("copy.toml")).unwrap();
+        Plan::resolve(&spec, &[], Input::parse(input).unwrap(), Outputs::default()).unwrap()
+    };
+    for (from, to) in &files {
+        std::fs::copy(from, to).unwrap();
+    }
+    let size = Some(Size::new(320, 240));
+    let prepared = prepare(&plan("test:40", ""), size).unwrap();
+    for (properties, says) in [("tiles=100x100", "tiles"), ("tiles=2x2 overlap=2", "overlap"), ("threshold=2", "threshold")] {
+        let error = prepare(&plan("test:40", properties), size).unwrap_err();
+        assert!(error.kind() == ErrorKind::Failed && error.to_string().contains(says), "{properties}: {error}");
+    }
+    // The camera is not opened.
+    prepare(&plan("rtspt://127.0.0.1:1/live", "tiles=2x2"), size).unwrap();
+    std::fs::write(&model, "half a model").unwrap();
+    let error = prepare(&plan("test:40", ""), size).unwrap_err();
+    assert!(error.to_string().contains("m.onnx"), "{error}");
+
+    let (handle, mut events) = PipelineHandle::new().unwrap();
+    let runs = handle.add_prepared(&plan(ENDLESS, ""), prepared.clone()).unwrap();
+    runs_on(&handle, runs);
+    // A test pattern would begin again, so the stream refuses a change that needs a new pipeline, and runs on.
+    handle.change(runs, &plan(ENDLESS, "tiles=100x100"));
+    loop {
+        match events.next_timeout(LIMIT).expect("an event in time").event {
+            Event::Reloaded(refused) => break assert!(refused.is_err()),
+            Event::Ended(ended) => panic!("{ended:?}"),
+            _ => {}
+        }
+    }
+    runs_on(&handle, runs);
+    let prepared = handle.add_prepared(&plan("test:40", ""), prepared).unwrap();
+    assert_eq!(handle.wait(prepared).unwrap().stats.n_frames, 40);
+    let reads = handle.add(&plan("test:40", "")).unwrap();
+    assert!(events_of(&mut events, reads).iter().any(|event| matches!(event, Event::Ended(Err(_)))));
+    handle.remove(runs).unwrap();
 }
 
 #[test]

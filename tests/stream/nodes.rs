@@ -328,6 +328,33 @@ fn streams_of_a_killed_node_run_on_the_others() {
     assert!(gaps.values().flatten().any(|reason| reason.ends_with("has left")), "{gaps:?}");
 }
 
+#[test]
+fn change_that_cannot_run_is_refused_through_any_node() {
+    let folder = Folder::new("nodes-change");
+    let Some(nats) = NatsServer::start(&folder) else { return };
+    let nodes = ["a", "b"].map(|name| Node::start(&folder, &nats.url(), name, &[]));
+    nodes[0].add("door", "test:");
+    let before = nodes[0].wait_until("the stream runs", |streams| all_run(streams, 1, &["a", "b"]));
+    let wrong = json!({"device": "CUDA"});
+    let other = json!({"name": "other", "pipeline": "colors", "input": "test:", "parameters": wrong});
+    for node in &nodes {
+        for (method, path, body) in [("PATCH", "/api/streams/door", json!({"parameters": wrong})), ("POST", "/api/streams", other.clone())]
+        {
+            let (status, body) = node.json(method, path, Some(body));
+            assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains("CUDA"), "{method}: {status} {body}");
+        }
+    }
+    let after = wait_for_frames(&nodes[1], &before, 30);
+    let [stream] = &after[..] else { panic!("{after:?}") };
+    assert!(
+        stream["state"] == "running" && stream["parameters"] == before[0]["parameters"] && places(&after) == places(&before),
+        "{stream}"
+    );
+    let (_, events) = nodes[0].json("GET", "/api/events?stream=door", None);
+    let kinds: Vec<&str> = events["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|kind| ["added", "started"].contains(kind)).count(), kinds.len(), "{events}");
+}
+
 /// Waits until a stream of the list has processed this many more frames than in `before`.
 pub fn wait_for_frames(node: &Node, before: &[Value], n_frames: u64) -> Vec<Value> {
     let frames = |streams: &[Value], name: &Value| {

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use gstreamer as gst;
 use gstreamer::prelude::*;
-use roiflow::devices::null::{NullDevice, Script};
-use roiflow::pipeline::{Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId};
+use roiflow::devices::null::{Gate, NullDevice, Script};
+use roiflow::pipeline::{
+    ErrorKind, Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId,
+};
 use serde_json::Value;
 
 use crate::brokers::{Broker, Proxy, subscribe};
@@ -373,6 +375,137 @@ fn coco_file_is_continued_after_a_restart() {
     let entries: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let images = entries.iter().map(|entry| entry["image_id"].as_u64().unwrap());
     assert!(images.eq(0..ending.stats.n_frames), "{entries:?}");
+}
+
+/// A folder with a detector of the label `old`, and with a layout.
+struct ModelFolder(Folder);
+
+impl ModelFolder {
+    fn new(name: &str) -> Self {
+        let folder = Self(Folder::new(name));
+        folder.write("old");
+        folder
+    }
+
+    fn write(&self, label: &str) {
+        std::fs::copy(tiny("rectangle.onnx"), self.0.file("m.onnx")).unwrap();
+        let text = std::fs::read_to_string(tiny("rectangle.toml")).unwrap();
+        std::fs::write(self.0.file("m.toml"), text.replace("labels = [\"rectangle\"]", "labels-file = \"labels.txt\"")).unwrap();
+        std::fs::write(self.0.file("labels.txt"), format!("{label}\n")).unwrap();
+        std::fs::write(self.0.file("layout.toml"), "[[zone]]\nname = \"all\"\ncorners = [[0, 0], [1, 0], [1, 1]]\n").unwrap();
+    }
+
+    /// Leaves only a part of each file, as while the files are being copied.
+    fn cut(&self) {
+        for name in ["m.onnx", "m.toml", "layout.toml"] {
+            let bytes = std::fs::read(self.0.file(name)).unwrap();
+            std::fs::write(self.0.file(name), &bytes[..bytes.len() / 2]).unwrap();
+        }
+        std::fs::remove_file(self.0.file("labels.txt")).unwrap();
+    }
+
+    fn plan(&self, input: &str, threshold: &str, outputs: Outputs) -> Plan {
+        let description = format!(
+            "version = 1\nname = \"rectangles\"\ndescription = \"Rectangles.\"\n[parameters.threshold]\ntype = \"number\"\n\
+             [pipeline]\ngraph = \"{{source}} ! roidetect model={} device=CPU threshold={{threshold}} ! roitrack ! roianalytics layout={} \
+             ! {{json}} ! {{video}}\"\n",
+            self.0.file("m.onnx"),
+            self.0.file("layout.toml")
+        );
+        let spec = Spec::parse(&description, Path::new("rectangles.toml")).unwrap();
+        let set = [("threshold".to_owned(), threshold.to_owned())];
+        Plan { restart: FAST, ..Plan::resolve(&spec, &set, Input::parse(input).unwrap(), outputs).unwrap() }
+    }
+}
+
+fn labels(json: &str) -> Vec<String> {
+    let label = |line: &Value| line["objects"][0]["detection"]["label"].as_str().map(str::to_owned);
+    let mut all: Vec<String> = lines_so_far(json).iter().filter_map(label).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn reconnect_keeps_model_description_labels_and_layout() {
+    let folder = ModelFolder::new("restart-files");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let (json, other) = (folder.0.file("o.jsonl"), folder.0.file("other.jsonl"));
+    let to = |json: &str| Outputs { json: Some(json.into()), ..Outputs::default() };
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let stream = handle.add(&folder.plan(&uri, "0.5", to(&json))).unwrap();
+    assert_eq!(next(&events, stream), Event::Started);
+    eventually("results", || n_lines(&json) > 5 && labels(&json) == ["old"]);
+
+    // Files are replaced while the source is lost. The stream has all that it needs.
+    drop(server);
+    assert!(matches!(next(&events, stream), Event::SourceLost { .. }));
+    folder.cut();
+    let server = at_port(port, &[]);
+    assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
+    let n_before = n_lines(&json);
+    eventually("results with the model of before", || n_lines(&json) > n_before + 5);
+    assert_eq!(labels(&json), ["old"]);
+
+    // A reload reads the files. It is refused while they are incomplete.
+    handle.reload(stream, &folder.plan(&uri, "0.5", to(&json)));
+    let refused = next(&events, stream);
+    assert!(matches!(&refused, Event::Reloaded(Err(error)) if error.to_string().contains("layout.toml")), "{refused:?}");
+    // A new stream reads the files as well.
+    let fails = handle.add(&folder.plan("test:10", "0.5", Outputs::default())).unwrap();
+    assert!(handle.wait(fails).is_err());
+    // A change that the running elements take needs none of the files.
+    handle.change(stream, &folder.plan(&uri, "0.25", to(&json)));
+    assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
+    handle.change(stream, &folder.plan(&uri, "1.5", to(&json)));
+    let refused = next(&events, stream);
+    assert!(matches!(&refused, Event::Reloaded(Err(error)) if error.to_string().contains("threshold")), "{refused:?}");
+    let n_before = n_lines(&json);
+    eventually("results after the change", || n_lines(&json) > n_before + 5);
+
+    // With complete files, a reload switches to them, and a later reconnect keeps them.
+    folder.write("new");
+    handle.reload(stream, &folder.plan(&uri, "0.5", to(&other)));
+    assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
+    eventually("results with the new label", || std::fs::metadata(&other).is_ok() && labels(&other) == ["new"]);
+    folder.cut();
+    drop(server);
+    assert!(matches!(next(&events, stream), Event::SourceLost { .. }));
+    let _server = at_port(port, &[]);
+    assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
+    let n_before = n_lines(&other);
+    eventually("results with the reloaded model", || n_lines(&other) > n_before + 5);
+    assert_eq!((labels(&json), labels(&other)), (vec!["old".to_owned()], vec!["new".to_owned()]));
+    assert!(handle.remove(stream).unwrap().stats.n_restarts >= 2);
+}
+
+#[test]
+fn change_that_hangs_ends_with_an_error_and_the_stream_goes_on() {
+    init();
+    let Some(server) = Server::start(&[]) else { return };
+    let uri = server.uri("rtspt", "", "/live");
+    let gate = Gate::closed();
+    let script = Script { compile_gate: Some(gate.clone()), ..Script::default() };
+    roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.hangs", Arc::new(script))));
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let stream = handle.add(&plan(&uri, "CPU", Outputs::default(), FAST)).unwrap();
+    assert_eq!(next(&events, stream), Event::Started);
+    eventually("frames", || handle.stats(stream).unwrap().n_frames > 5);
+    handle.change(stream, &plan(&uri, "NULL.hangs", Outputs::default(), FAST));
+    gate.wait_for_arrivals(1);
+    let n_before = handle.stats(stream).unwrap().n_frames;
+    let refused = next(&events, stream);
+    assert!(
+        matches!(&refused, Event::Reloaded(Err(error)) if error.kind() == ErrorKind::Unavailable && error.to_string().contains("try again")),
+        "{refused:?}"
+    );
+    assert!(handle.stats(stream).unwrap().n_frames > n_before + 20, "frames arrive meanwhile");
+    // The next attempt finds what the first one has compiled meanwhile.
+    gate.open();
+    handle.change(stream, &plan(&uri, "NULL.hangs", Outputs::default(), FAST));
+    assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
+    eventually("frames", || handle.stats(stream).unwrap().n_frames > n_before + 40);
+    handle.remove(stream).unwrap();
 }
 
 #[test]

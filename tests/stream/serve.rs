@@ -198,8 +198,10 @@ fn acknowledged_streams_survive_sigkill_in_mid_write() {
     let mut acknowledged = Vec::new();
     for round in 0..3 {
         let (address, begin) = (server.address.clone(), acknowledged.len());
+        let (has_added, added) = std::sync::mpsc::channel();
         let killer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(150 + 60 * round));
+            added.recv_timeout(LIMIT).unwrap();
+            std::thread::sleep(Duration::from_millis(20 + 30 * round));
             signal(&server.child, "KILL");
             server.kill();
         });
@@ -219,6 +221,8 @@ fn acknowledged_streams_survive_sigkill_in_mid_write() {
                 Ok(true) => acknowledged.push(name),
                 Ok(false) | Err(_) => break,
             }
+            // Fails only after the first stream, because the server is then being killed.
+            let _killing = has_added.send(());
         }
         killer.join().unwrap();
         server = Served::start(&folder, &[]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cameras::{Camera, Video};
-use crate::cli::Folder;
+use crate::cli::{Folder, check_fails};
 use crate::harness::tiny;
 use crate::serve::Served;
 
@@ -242,4 +242,185 @@ fn probe_tells_what_an_input_sends() {
         status == 422 && body["error"]["message"].as_str().unwrap().contains("the server refused the user name or the password"),
         "{body}"
     );
+}
+
+/// Adds the pipeline `models` with a parameter for each kind of value, and a folder with a complete model and with files that do not fit it.
+fn models(folder: &Folder) -> String {
+    let models = folder.file("models");
+    std::fs::create_dir_all(&models).unwrap();
+    let file = |name: &str| format!("{models}/{name}");
+    for name in ["rectangle.onnx", "rectangle.toml", "color.onnx", "color.toml"] {
+        std::fs::copy(tiny(name), file(name)).unwrap();
+    }
+    let model = std::fs::read(tiny("rectangle.onnx")).unwrap();
+    std::fs::write(file("half.onnx"), &model[..model.len() / 2]).unwrap();
+    let description = std::fs::read_to_string(tiny("rectangle.toml")).unwrap();
+    std::fs::write(file("half.toml"), &description).unwrap();
+    std::fs::write(file("garbage.toml"), "\u{1}garbage").unwrap();
+    std::fs::write(file("layout.toml"), description.replace("nhwc", "nchw")).unwrap();
+    std::fs::write(file("decoder.toml"), description.replace("ultraface", "yolov8")).unwrap();
+    std::fs::write(file("labels.toml"), description.replace("labels = [\"rectangle\"]", "labels-file = \"absent.txt\"")).unwrap();
+    std::fs::write(file("labels.txt"), b"\xff\xfe").unwrap();
+    std::fs::write(file("many.txt"), "a\nb\nc\n").unwrap();
+    let parameters = [
+        ("model", "path", "rectangle.onnx"),
+        ("description", "string", ""),
+        ("labels-file", "string", ""),
+        ("device", "string", "CPU"),
+        ("config", "string", ""),
+        ("tiles", "string", ""),
+        ("region", "string", "full-frame"),
+        ("policy", "string", "throughput"),
+        ("class-thresholds", "string", ""),
+        ("font", "string", ""),
+    ];
+    let mut text =
+        "version = 1\nname = \"models\"\ndescription = \"Finds.\"\n[parameters.threshold]\ntype = \"number\"\ndefault = -1\n".to_owned();
+    for (name, kind, default) in parameters {
+        let default = if name == "model" { file(default) } else { default.to_owned() };
+        text += &format!("[parameters.{name}]\ntype = \"{kind}\"\ndefault = \"{default}\"\n");
+    }
+    text += "[pipeline]\ngraph = \"{source} ! roidetect name=detect model={model} description={description} labels-file={labels-file} \
+             device={device} config={config} tiles={tiles} inference-region={region} scheduling-policy={policy} threshold={threshold} \
+             class-thresholds={class-thresholds} ! roitrack ! {json} ! roioverlay font={font} ! {video}\"\n";
+    std::fs::write(folder.file("models.toml"), text).unwrap();
+    models
+}
+
+/// Values that the pipeline `models` does not take, with a part of the reason.
+fn invalid() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({"tiles": "100x100"}), "tiles"),
+        (json!({"tiles": "2x2", "region": "roi-list"}), "inference-region"),
+        (json!({"device": "CUDA"}), "CUDA"),
+        (json!({"config": "nonsense=1"}), "nonsense"),
+        (json!({"description": "garbage.toml"}), "garbage.toml"),
+        (json!({"description": "layout.toml"}), "layout"),
+        (json!({"description": "decoder.toml"}), "decoder.toml"),
+        (json!({"description": "labels.toml"}), "absent.txt"),
+        (json!({"labels-file": "labels.txt"}), "labels.txt"),
+        (json!({"labels-file": "many.txt"}), "labels"),
+        (json!({"model": "half.onnx"}), "half.onnx"),
+        (json!({"model": "color.onnx"}), "classification"),
+        (json!({"threshold": 1.5}), "threshold"),
+        (json!({"class-thresholds": "rectangle=7"}), "rectangle"),
+        (json!({"class-thresholds": "dog=0.5"}), "dog"),
+        (json!({"font": "labels.txt"}), "font"),
+        (json!({"policy": "fastest"}), "fastest"),
+        (json!({"region": "nowhere"}), "nowhere"),
+    ]
+}
+
+/// Checks that the numbers of the frames have no gap, and that each frame is 1/30 s after the one before it.
+fn check_complete(results: &[Value], is_paced: bool) {
+    for pair in results.windows(2) {
+        assert_eq!(pair[1]["frame"].as_u64().unwrap(), pair[0]["frame"].as_u64().unwrap() + 1);
+        let gap = pair[1]["timestamp"].as_u64().unwrap() - pair[0]["timestamp"].as_u64().unwrap();
+        assert!(!is_paced || (33_333_333..=33_333_334).contains(&gap), "{} to {}", pair[0], pair[1]);
+    }
+}
+
+#[test]
+fn invalid_changes_and_streams_are_refused_and_no_frame_is_lost() {
+    let folder = Folder::new("change-invalid");
+    let models = models(&folder);
+    let server = Served::start(&folder, &["--models", &models]);
+    let add = |name: &str, input: &str, parameters: Value| {
+        let stream = json!({"name": name, "pipeline": "models", "input": input, "loop": true, "parameters": parameters});
+        server.json("POST", "/api/streams", Some(stream))
+    };
+    assert_eq!(add("door", "test:", json!({})).0, 201);
+    let live = Live::of(&server, "door");
+    let mut all = live.until("a frame", |_| true);
+    for (parameters, says) in invalid() {
+        let (status, body) = server.json("PATCH", "/api/streams/door", Some(json!({"parameters": parameters})));
+        assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains(says), "{parameters}: {status} {body}");
+        // A stream with these values does not begin either.
+        let (status, body) = add("other", "test:", parameters.clone());
+        assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains(says), "{parameters}: {status} {body}");
+        all.extend(live.until("a frame after the refused change", |_| true));
+    }
+    std::fs::write(folder.file("text.mp4"), "no video").unwrap();
+    let (status, body) = server.json("PATCH", "/api/streams/door", Some(json!({"input": "text.mp4"})));
+    assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains("text.mp4"), "{status} {body}");
+    assert_eq!(add("other", "text.mp4", json!({})).0, 422);
+    // The command says it, too.
+    let url = format!("http://{}", server.address);
+    check_fails(&["ctl", "--server", &url, "change", "door", "--set", "tiles=100x100"], 1, &["tiles"]);
+    check_fails(
+        &["ctl", "--server", &url, "add", "other", "--pipeline", "models", "--input", "test:", "--set", "device=CUDA"],
+        1,
+        &["CUDA"],
+    );
+
+    // A restart would read the model again, which is being copied.
+    let (model, part) = (format!("{models}/rectangle.onnx"), format!("{models}/half.onnx"));
+    std::fs::copy(&part, &model).unwrap();
+    let (status, body) = server.json("POST", "/api/streams/door/restart", None);
+    assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains("rectangle.onnx"), "{status} {body}");
+    assert_eq!(change(&server, json!({"threshold": 0.75}))["restarts"], 0, "a threshold needs no file");
+    let (status, _) = server.json("PATCH", "/api/streams/door", Some(json!({"parameters": {"tiles": "2x2"}})));
+    assert_eq!(status, 422);
+    let last = all[all.len() - 1]["frame"].as_u64().unwrap();
+    all.extend(live.until("later frames", |result| result["frame"].as_u64().unwrap() > last + 30));
+    check_complete(&all, true);
+
+    // Nothing else has changed.
+    let view = server.view("door");
+    assert!(view["state"] == "running" && view["restarts"] == 0 && view["parameters"] == json!({"threshold": 0.75}), "{view}");
+    let kinds = kinds(&server);
+    assert!(kinds.iter().all(|(kind, _)| ["added", "started", "changed", "warning"].contains(&&**kind)), "{kinds:?}");
+    assert_eq!(server.json("GET", "/api/streams", None).1["streams"].as_array().unwrap().len(), 1);
+
+    // A valid change restarts the pattern. What needs the camera is known later.
+    std::fs::copy(tiny("rectangle.onnx"), &model).unwrap();
+    change(&server, json!({"tiles": "2x2"}));
+    server.wait_until("door", |view| view["state"] == "running" && view["parameters"]["tiles"] == "2x2");
+    assert_eq!(add("camera", "rtspt://127.0.0.1:1/live", json!({})).0, 201);
+}
+
+#[test]
+fn invalid_changes_of_a_camera_stream_are_refused_and_no_frame_is_lost() {
+    let Some(camera) = Camera::start(Video::SMALL) else { return };
+    let folder = Folder::new("change-invalid-camera");
+    let models = models(&folder);
+    let server = Served::start(&folder, &["--models", &models]);
+    let stream = json!({"name": "door", "pipeline": "models", "input": camera.uri()});
+    assert_eq!(server.json("POST", "/api/streams", Some(stream)).0, 201);
+    server.wait_until("door", |view| view["frames"].as_u64().unwrap() > 5);
+    let live = Live::of(&server, "door");
+    let mut all = live.until("a frame", |_| true);
+    for (parameters, says) in invalid() {
+        let (status, body) = server.json("PATCH", "/api/streams/door", Some(json!({"parameters": parameters})));
+        assert!(status == 422 && body["error"]["message"].as_str().unwrap().contains(says), "{parameters}: {status} {body}");
+    }
+    all.extend(live.until("a frame", |_| true));
+    // An inference server that accepts connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let remote = format!(
+        "version = 1\nname = \"remote\"\ndescription = \"Asks.\"\n[pipeline]\ngraph = \"{{source}} ! roidetect model=grpc://{}/m device=REMOTE ! \
+         {{json}} ! {{video}}\"\n",
+        silent.local_addr().unwrap()
+    );
+    std::fs::write(folder.file("remote.toml"), remote).unwrap();
+    let (changed, result) = channel();
+    let address = server.address.clone();
+    std::thread::spawn(move || {
+        let (status, body) =
+            crate::serve::send(&address, "PATCH", "/api/streams/door", Some(json!({"pipeline": "remote", "parameters": {}})));
+        changed.send((status, String::from_utf8(body).unwrap())).unwrap();
+    });
+    // Other requests are answered meanwhile, also changes of other streams.
+    let other = json!({"name": "other", "pipeline": "models", "input": "test:", "loop": true});
+    assert_eq!(server.json("POST", "/api/streams", Some(other)).0, 201);
+    let (status, _) = server.json("PATCH", "/api/streams/other", Some(json!({"parameters": {"threshold": 0.75}})));
+    assert_eq!(status, 200);
+    let (status, body) = result.recv_timeout(LIMIT).expect("the change ends");
+    assert!(status == 503 && body.contains("error"), "{status} {body}");
+    all.extend(live.until("later frames", |result| result["frame"].as_u64().unwrap() > all[all.len() - 1]["frame"].as_u64().unwrap() + 10));
+    check_complete(&all, false);
+    let view = server.view("door");
+    assert!(view["state"] == "running" && view["restarts"] == 0 && view["pipeline"] == "models", "{view}");
+    let changes = kinds(&server).into_iter().filter(|(kind, _)| kind == "source-lost" || kind == "failed").count();
+    assert_eq!(changes, 0);
 }

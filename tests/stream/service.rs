@@ -197,6 +197,8 @@ fn hangup_reads_the_description_again_and_keeps_the_old_one_if_it_is_broken() {
     for (broken, says) in [
         (text.replace("[pipeline]", "[pipelines]"), "pipelines"),
         (text.replace("color.onnx", "absent.onnx"), "absent.onnx"),
+        (text.replace("roidetect model", "roidetect tiles=100x100 model"), "tiles"),
+        (text.replace("color.onnx", "rectangle.onnx"), "classification"),
         (text.replace("roioverlay", "roioverlaid"), "roioverlaid"),
     ] {
         std::fs::write(&colors, broken).unwrap();

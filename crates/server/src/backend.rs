@@ -14,11 +14,11 @@ pub trait Backend: Send + Sync + 'static {
     /// The pipelines that streams may use.
     fn pipelines(&self) -> Vec<Pipeline>;
 
-    /// Checks whether a stream can start, without starting it.
+    /// Checks whether a stream can start, without opening a camera: loads the models, and runs each on a frame. Blocks for a limited time.
     ///
     /// # Errors
     /// Returns what is wrong with the description of the stream.
-    fn check(&self, start: &Start) -> Result<(), Failure>;
+    fn prepare(&self, start: &Start) -> Result<Prepared, Failure>;
 
     /// Opens an input, and returns what it sends. Blocks for seconds. `input` may have credentials.
     ///
@@ -54,6 +54,12 @@ pub trait Running: Send + Sync {
     /// Percentiles of the latency of its frames; `None` without frames. Takes milliseconds for a stream that has run for an hour.
     fn percentiles(&self) -> Option<Percentiles>;
 
+    /// Like [`Backend::prepare`], for another description of this stream. For a change that the running stream takes, no file is read again.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the description.
+    fn prepare(&self, start: &Start) -> Result<Prepared, Failure>;
+
     /// Continues the stream with another description, without counting a restart. Returns false if that is not possible, for example because
     /// the input would begin again; then the stream runs on as it is.
     ///
@@ -63,6 +69,21 @@ pub trait Running: Send + Sync {
 
     /// Completes the frames in flight, stops the stream within seconds, and returns its counters.
     fn stop(&self) -> Counters;
+}
+
+/// While this value exists, the stream for which it was made starts with the models and files that were loaded for it.
+pub struct Prepared(#[expect(dead_code, reason = "only its lifetime matters")] Option<Box<dyn Send>>);
+
+impl Prepared {
+    /// A preparation that keeps `models` alive.
+    pub fn new(models: impl Send + 'static) -> Self {
+        Self(Some(Box::new(models)))
+    }
+
+    /// Nothing was prepared.
+    pub fn nothing() -> Self {
+        Self(None)
+    }
 }
 
 /// State and counters of a stream that was started.
@@ -142,8 +163,26 @@ pub struct Parameter {
 /// Why a stream did not start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// Whether the description of the stream is wrong, so that another attempt would not help.
-    pub is_usage: bool,
+    /// The kind of the failure.
+    pub kind: FailureKind,
     /// The reason, for people.
     pub message: String,
+}
+
+/// The kind of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The description of the stream is wrong, so another attempt would not help.
+    Usage,
+    /// The description is correct, but the stream cannot run with it: a model cannot be loaded, for example.
+    Failed,
+    /// It is not known whether the stream can run: an inference server does not answer, or a device takes too long.
+    Unavailable,
+}
+
+impl Failure {
+    /// A failure with a reason.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use roiflow_results::json::{self, Context};
-use roiflow_results::{Direction, FrameResults, SceneEvent, SceneEventKind};
+use roiflow_results::{Direction, FrameResults, SceneEvent, SceneEventKind, Size};
 use tokio::sync::{broadcast, oneshot};
 
 use crate::crops::{self, Crops, Cut};
@@ -70,6 +70,11 @@ pub struct Published {
 }
 
 impl Published {
+    /// Size of the frame.
+    pub fn size(&self) -> Size {
+        self.frame.results.size
+    }
+
     /// The result as one line of JSON, without a line feed.
     pub fn line(&self) -> &Bytes {
         self.line.get_or_init(|| {

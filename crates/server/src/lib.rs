@@ -35,7 +35,7 @@ pub mod tls;
 pub mod token;
 pub mod video;
 
-pub use backend::{Backend, Failure, Running, Start, Video};
+pub use backend::{Backend, Failure, FailureKind, Prepared, Running, Start, Video};
 pub use config::Config;
 pub use crops::Cut;
 pub use error::Error;

@@ -11,7 +11,7 @@ use roiflow_results::Gap;
 use roiflow_results::redaction::Secrets;
 use tracing::field;
 
-use crate::backend::{Backend, Failure, Pipeline, Running, Start, Video};
+use crate::backend::{Backend, Failure, FailureKind, Pipeline, Prepared, Running, Start, Video};
 use crate::error::{Error, Result};
 use crate::events::{EventKind, Events};
 use crate::feed::{Feed, Hub};
@@ -107,7 +107,7 @@ impl Registry {
         let resolved = self.0.policy.input(input)?;
         self.0.backend.probe(&resolved).map_err(|failure| {
             let message = Secrets::of(input).scrub(&failure.message).into_owned();
-            Error::new(if failure.is_usage { 400 } else { 422 }, "no_video", message)
+            Error::new(if failure.kind == FailureKind::Usage { 400 } else { 422 }, "no_video", message)
         })
     }
 
@@ -116,7 +116,8 @@ impl Registry {
     /// # Errors
     /// Returns why the model cannot be read.
     pub fn inspect(&self, model: &std::path::Path) -> Result<String> {
-        let refused = |failure: Failure| Error::new(if failure.is_usage { 422 } else { 500 }, "invalid_model", failure.message);
+        let status = |kind| if kind == FailureKind::Usage { 422 } else { 500 };
+        let refused = |failure: Failure| Error::new(status(failure.kind), "invalid_model", failure.message);
         self.0.backend.inspect(model).map_err(refused)
     }
 
@@ -142,12 +143,13 @@ impl Registry {
             (slot.spec.clone(), slot.assignment)
         };
         let start = Start { assignment, ..self.resolve(&after)? };
-        self.0.backend.check(&start).map_err(|failure| refused(&failure, &after))?;
         // Another input needs another source in any case.
         let is_same_input = (&before.input, before.repeat) == (&after.input, after.repeat);
         let running = lock(&entry.slot).running.clone().filter(|_| is_same_input);
         let changed = running.map_or(Ok(false), |running| running.change(&start));
         let continues = changed.map_err(|failure| refused(&failure, &after))?;
+        let _prepared =
+            if continues { Prepared::nothing() } else { self.prepare(entry, &start).map_err(|failure| refused(&failure, &after))? };
         if !continues {
             self.stop(entry);
         }
@@ -161,14 +163,44 @@ impl Registry {
         Ok(())
     }
 
-    /// Restarts a stream.
+    /// Prepares what a stream needs to run with a description: beside the stream, if it runs. If it does not run, it may have to wait for the
+    /// models.
+    fn prepare(&self, entry: &Entry, start: &Start) -> Result<Prepared, Failure> {
+        let (running, assignment) = {
+            let slot = lock(&entry.slot);
+            (slot.running.clone(), slot.assignment)
+        };
+        match running {
+            Some(running) => running.prepare(&Start { assignment, ..start.clone() }),
+            None => self.prepare_new(start),
+        }
+    }
+
+    /// Prepares a stream that does not run. Whether it can run may be known later only.
+    fn prepare_new(&self, start: &Start) -> Result<Prepared, Failure> {
+        match self.0.backend.prepare(start) {
+            Err(Failure { kind: FailureKind::Unavailable, message }) => {
+                tracing::info!("the stream `{}` starts without preparation: {message}", start.name);
+                Ok(Prepared::nothing())
+            }
+            prepared => prepared,
+        }
+    }
+
+    /// Restarts a stream, which reads its files again. A stream that could not run with them runs on.
     ///
     /// # Errors
-    /// Returns an error if there is no such stream.
+    /// Returns an error if there is no such stream, or why it could not run.
     pub fn restart(&self, name: &str) -> Result<StreamView> {
         let entry = self.entry(name)?;
         let _working = lock(&entry.work);
         self.check_present(name, &entry)?;
+        let spec = lock(&entry.slot).spec.clone();
+        let is_running = lock(&entry.slot).running.is_some();
+        let _prepared = match self.resolve(&spec) {
+            Ok(start) if is_running => self.prepare_new(&start).map_err(|failure| refused(&failure, &spec))?,
+            _ => Prepared::nothing(),
+        };
         let span = tracing::info_span!(target: TARGET, "stream.restart", stream = name);
         span.in_scope(|| {
             self.stop(&entry);
@@ -276,10 +308,24 @@ impl Registry {
         self.0.events.add(name, EventKind::Removed, "");
     }
 
-    /// Checks whether this server can start a stream, without starting it.
-    pub(crate) fn check_spec(&self, spec: &StreamSpec) -> Result<()> {
+    /// Checks whether clients may have a stream with this description.
+    ///
+    /// # Errors
+    /// Returns what they may not have.
+    pub(crate) fn check_rules(&self, spec: &StreamSpec) -> Result<()> {
+        self.resolve(spec).map(drop)
+    }
+
+    /// Checks whether this server can run a stream with this description, without stopping the stream of this name. While the result exists,
+    /// the stream starts without loading a model again.
+    ///
+    /// # Errors
+    /// Returns why it cannot.
+    pub(crate) fn check_spec(&self, spec: &StreamSpec) -> Result<Prepared> {
         let start = self.resolve(spec)?;
-        self.0.backend.check(&start).map_err(|failure| refused(&failure, spec))
+        let entry = lock(&self.0.streams).get(&spec.name).cloned();
+        let prepared = entry.map_or_else(|| self.prepare_new(&start), |entry| self.prepare(&entry, &start));
+        prepared.map_err(|failure| refused(&failure, spec))
     }
 
     /// Name, state, error without credentials, and feed of each stream.
@@ -552,7 +598,11 @@ impl Entry {
 /// Converts a failure of the backend, without credentials.
 fn refused(failure: &Failure, spec: &StreamSpec) -> Error {
     let message = policy::secrets(spec).scrub(&failure.message).into_owned();
-    if failure.is_usage { Error::new(400, "invalid_stream", message) } else { Error::new(422, "cannot_start", message) }
+    match failure.kind {
+        FailureKind::Usage => Error::new(400, "invalid_stream", message),
+        FailureKind::Failed => Error::new(422, "cannot_start", message),
+        FailureKind::Unavailable => Error::new(503, "not_prepared", message),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -566,7 +616,8 @@ pub(crate) mod tests {
     use crate::config::{Config, Limits};
     use crate::stream::Percentiles;
 
-    /// A backend whose streams do what their input says: `test:1` runs, `test:2` fails at once, `test:3` cannot be built.
+    /// A backend whose streams do what their input says: `test:1` runs, `test:2` fails at once, `test:3` cannot be built,
+    /// `test:99` cannot be prepared in time.
     #[derive(Default, Clone)]
     pub(crate) struct Fake(Arc<Mutex<FakeState>>);
 
@@ -593,16 +644,17 @@ pub(crate) mod tests {
             vec![named("detect"), named("faces")]
         }
 
-        fn check(&self, start: &Start) -> Result<(), Failure> {
+        fn prepare(&self, start: &Start) -> Result<Prepared, Failure> {
             match &*start.input {
-                "test:3" => Err(Failure { is_usage: true, message: "no such model".into() }),
-                _ => Ok(()),
+                "test:3" => Err(Failure::new(FailureKind::Usage, "no such model")),
+                "test:99" => Err(Failure::new(FailureKind::Unavailable, "the engine hangs")),
+                _ => Ok(Prepared::nothing()),
             }
         }
 
         fn probe(&self, input: &str) -> Result<Video, Failure> {
             match input {
-                "test:3" => Err(Failure { is_usage: false, message: "the server has no such stream".into() }),
+                "test:3" => Err(Failure::new(FailureKind::Failed, "the server has no such stream")),
                 _ => Ok(Video { width: 640, height: 480, codec: Some("H.264".into()), fps: Some(25.0) }),
             }
         }
@@ -616,12 +668,14 @@ pub(crate) mod tests {
         }
 
         fn inspect(&self, model: &std::path::Path) -> Result<String, Failure> {
-            let refused = Failure { is_usage: true, message: "the file is no model".into() };
+            let refused = Failure::new(FailureKind::Usage, "the file is no model");
             if std::fs::read(model).is_ok_and(|bytes| bytes.starts_with(b"model")) { Ok("input x".into()) } else { Err(refused) }
         }
 
         fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
-            self.check(start)?;
+            if &*start.input == "test:3" {
+                self.prepare(start)?;
+            }
             self.state().started.push(start.name.clone());
             self.state().log.push(format!("start {}", start.name));
             feed.event(EventKind::Started, "");
@@ -649,9 +703,13 @@ pub(crate) mod tests {
             Some(Percentiles { p50: 1.0, p95: 2.0, p99: 3.0 })
         }
 
+        fn prepare(&self, start: &Start) -> Result<Prepared, Failure> {
+            Fake(self.1.clone()).prepare(start)
+        }
+
         fn change(&self, start: &Start) -> Result<bool, Failure> {
             if start.publish.iter().any(|url| url.contains("refused")) {
-                return Err(Failure { is_usage: false, message: "the model cannot be loaded".into() });
+                return Err(Failure::new(FailureKind::Failed, "the model cannot be loaded"));
             }
             let can_continue = start.pipeline == "detect";
             if can_continue {
@@ -682,6 +740,22 @@ pub(crate) mod tests {
             assert!(begin.elapsed() < Duration::from_secs(20), "timeout");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// As for a description that another program has put into the bucket of the nodes.
+    #[test]
+    fn description_that_does_not_fit_leaves_the_stream_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let registry = registry(folder.path(), &fake, Limits::default());
+        registry.place(spec("a", "test:1"), 1, || None).unwrap();
+        for (input, status) in [("test:3", 400), ("test:99", 503)] {
+            assert_eq!(registry.place(spec("a", input), 1, || None).unwrap_err().status, status);
+        }
+        assert_eq!(registry.view("a").unwrap().spec, spec("a", "test:1"));
+        registry.place(spec("a", "test:4"), 1, || None).unwrap();
+        let state = fake.state();
+        assert_eq!((state.started.len(), state.stopped.len()), (2, 1));
     }
 
     #[test]

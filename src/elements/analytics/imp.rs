@@ -2,6 +2,7 @@
 //!
 //! The element writes only metas. The rules for counting are in [`crate::stages::scene`]. The module `layout` reads lines and zones.
 
+use std::path::Path;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use gstreamer as gst;
 use super::layout;
 use crate::elements::{caps, meta, scene};
 use crate::frame::{Classification, Direction, FrameResults, Outcome, SceneEvent, SceneEventKind, Size};
-use crate::stages::{SceneCounter, SceneCounts};
+use crate::stages::scene::Layout;
+use crate::stages::{SceneCounter, SceneCounts, Snapshot};
 
 /// Duration of a frame in streams without timestamps.
 const FRAME_TIME: Duration = Duration::from_millis(40);
@@ -24,6 +26,29 @@ struct Settings {
     layout: Option<String>,
     lines: Option<String>,
     zones: Option<String>,
+    /// Files that an earlier element of the stream has read.
+    snapshot: Option<Snapshot>,
+}
+
+impl Settings {
+    /// Reads the layout. A file that the snapshot has is not read again.
+    fn layout(&self) -> Result<Layout, String> {
+        self.read(|path| self.snapshot.as_ref().map_or_else(|| layout::text(path), |snapshot| snapshot.once(path, || layout::text(path))))
+    }
+
+    /// Reads the layout, also if the snapshot has it. Later elements of the stream use this one.
+    fn new_layout(&self) -> Result<Layout, String> {
+        let mut file = None;
+        let layout = self.read(|path| layout::text(path).inspect(|text| file = Some((path.to_owned(), text.clone()))))?;
+        if let (Some(snapshot), Some((path, text))) = (&self.snapshot, file) {
+            snapshot.replace(path, text);
+        }
+        Ok(layout)
+    }
+
+    fn read(&self, text: impl FnOnce(&Path) -> Result<String, String>) -> Result<Layout, String> {
+        layout::read(self.layout.as_deref(), self.lines.as_deref(), self.zones.as_deref(), text)
+    }
 }
 
 /// State of the stream.
@@ -154,9 +179,8 @@ impl ElementImpl for RoiAnalytics {
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::ReadyToPaused {
-            let Settings { layout, lines, zones } = self.settings.lock().unwrap().clone();
-            let started = layout::read(layout.as_deref(), lines.as_deref(), zones.as_deref())
-                .and_then(|layout| Ok((layout.ground.is_some(), layout.heat_map.0, SceneCounter::new(layout)?)));
+            let settings = self.settings.lock().unwrap().clone();
+            let started = settings.layout().and_then(|layout| Ok((layout.ground.is_some(), layout.heat_map.0, SceneCounter::new(layout)?)));
             match started {
                 Ok((has_ground, n_columns, counter)) => self.state.lock().unwrap().start(has_ground, n_columns, counter),
                 Err(error) => {
@@ -175,12 +199,12 @@ impl ElementImpl for RoiAnalytics {
 
 impl RoiAnalytics {
     /// Continues with a changed layout if the element runs. Posts a warning if the layout is not valid.
-    fn change_layout(&self, Settings { layout, lines, zones }: &Settings) {
+    fn change_layout(&self, settings: &Settings) {
         if self.state.lock().unwrap().counter.is_none() {
             return;
         }
         // The layout is read without the lock of the state, which the streaming thread needs for each frame.
-        let changed = layout::read(layout.as_deref(), lines.as_deref(), zones.as_deref()).and_then(|layout| {
+        let changed = settings.new_layout().and_then(|layout| {
             let mut state = self.state.lock().unwrap();
             let (has_ground, n_columns) = (layout.ground.is_some(), layout.heat_map.0);
             let Some(counter) = &mut state.counter else { return Ok(()) };
@@ -194,8 +218,12 @@ impl RoiAnalytics {
     }
 
     pub(super) fn check_layout(&self) -> Result<(), String> {
-        let Settings { layout, lines, zones } = self.settings.lock().unwrap().clone();
-        layout::read(layout.as_deref(), lines.as_deref(), zones.as_deref())?.check()
+        let settings = self.settings.lock().unwrap().clone();
+        settings.layout()?.check()
+    }
+
+    pub(super) fn set_snapshot(&self, snapshot: Snapshot) {
+        self.settings.lock().unwrap().snapshot = Some(snapshot);
     }
 
     pub(super) fn counts(&self) -> SceneCounts {

@@ -96,11 +96,16 @@ fn seconds(key: &str, value: f64) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value).map_err(|_| format!("{key}: expected seconds, 0 or more, got {value}"))
 }
 
-/// Reads a layout file and adds the lines and zones of the short form.
+/// Reads a layout file and adds the lines and zones of the short form. `text` reads the file.
 ///
 /// # Errors
 /// Returns a message with the file or property, and with the expected and the actual value.
-pub(super) fn read(path: Option<&str>, lines: Option<&str>, zones: Option<&str>) -> Result<Layout, String> {
+pub(super) fn read(
+    path: Option<&str>,
+    lines: Option<&str>,
+    zones: Option<&str>,
+    text: impl FnOnce(&Path) -> Result<String, String>,
+) -> Result<Layout, String> {
     let mut layout = match path {
         Some(path) => parse(&text(Path::new(path)).map_err(|error| format!("layout {path:?}: {error}"))?)
             .map_err(|error| format!("layout {path:?}: {error}"))?,
@@ -122,7 +127,7 @@ pub(super) fn read(path: Option<&str>, lines: Option<&str>, zones: Option<&str>)
 }
 
 /// Returns the text of a regular file.
-fn text(path: &Path) -> Result<String, String> {
+pub(super) fn text(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|error| format!("the file cannot be read: {error}"))?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
         return Err(format!("expected a regular file of at most {MAX_BYTES} bytes"));
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!((layout.anchor, layout.absence, layout.heat_map), (Anchor::Center, Duration::from_millis(2500), (16, 9)));
         assert_eq!((&*layout.lines[0].name, layout.lines[0].min_time), ("door", Duration::from_millis(200)));
         assert_eq!((layout.zones[0].corners.len(), layout.zones[0].loiter_time), (3, Some(Duration::from_secs(60))));
-        let short = read(None, Some("0,0.5,1,0.5; gate: 0,0.2,1,0.2"), Some("0,0,1,0,1,1")).unwrap();
+        let short = read(None, Some("0,0.5,1,0.5; gate: 0,0.2,1,0.2"), Some("0,0,1,0,1,1"), text).unwrap();
         let names: Vec<&str> = short.lines.iter().map(|line| &*line.name).chain(short.zones.iter().map(|zone| &*zone.name)).collect();
         assert_eq!(names, ["line-1", "gate", "zone-1"]);
     }
@@ -235,10 +240,10 @@ mod tests {
             (Some("0,0,1,1,0,1"), None, "x1,y1,x2,y2"),
             (None, Some("0,0,1,1"), "three corners"),
         ] {
-            let error = read(None, lines, zones).unwrap_err();
+            let error = read(None, lines, zones, text).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
-        assert!(read(Some("/nowhere/layout.toml"), None, None).unwrap_err().contains("/nowhere/layout.toml"));
+        assert!(read(Some("/nowhere/layout.toml"), None, None, text).unwrap_err().contains("/nowhere/layout.toml"));
         assert!(parse("[[line]]\nname = \"a\"\nfrom = [0, 0]\nto = [1, 1]\nmin-tme = 1").unwrap_err().contains("min-tme"));
         assert!(parse("absence = -1").unwrap_err().contains("absence"));
     }

@@ -27,7 +27,7 @@ use gst::glib;
 use gst::subclass::prelude::ObjectSubclassIsExt;
 use gstreamer as gst;
 
-use crate::stages::SceneCounts;
+use crate::stages::{SceneCounts, Snapshot};
 
 glib::wrapper! {
     /// See the module.
@@ -46,6 +46,11 @@ impl RoiAnalytics {
     /// Returns an error if the layout is invalid.
     pub fn check_layout(&self) -> Result<(), String> {
         self.imp().check_layout()
+    }
+
+    /// Sets the snapshot from which the element gets the file of its layout, from its next start on.
+    pub(in crate::elements) fn set_snapshot(&self, snapshot: Snapshot) {
+        self.imp().set_snapshot(snapshot);
     }
 
     /// Continues counting from the counts of an earlier element. Call this before the element starts, so that a restarted stream keeps its

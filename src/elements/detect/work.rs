@@ -3,7 +3,7 @@
 //!
 //! This module uses no pads and no properties.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use gst::glib;
 use gstreamer as gst;
@@ -12,7 +12,7 @@ use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::work::{Done, Work};
 use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
-use crate::stages::{RunGuard, SearchArea, Stage, StageResults, Tiles};
+use crate::stages::{self, RunGuard, SearchArea, Stage, StageResults, Tiles};
 
 /// Work of `roidetect`. See the module.
 pub(super) struct DetectWork {
@@ -52,6 +52,18 @@ impl Work for DetectWork {
             (None, Some(tiles)) => self.detector.submit_tiles(frame, frame_number, (tiles, &*self.search_area), guard, finish),
             (None, None) => self.detector.submit(frame, frame_number, guard, finish),
         }
+    }
+
+    fn try_frame(&self, frame: &Frame) -> stages::Result<()> {
+        let Some(tiles) = &self.tiles else { return self.detector.run(frame).map(drop) };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let done = move |found: StageResults| {
+            // Sending fails only if the receiver was dropped, and it exists until it gets the results.
+            let _delivered = sender.send(found.into_result());
+        };
+        self.detector.submit_tiles(frame.clone(), 0, (tiles, &*self.search_area), RunGuard::now(), done);
+        let stopped = |_| Err(stages::Error::new(stages::ErrorKind::Stopped, "the model was stopped"));
+        receiver.recv().unwrap_or_else(stopped).map(drop)
     }
 
     fn leave(&self, _results: &mut FrameResults) {

@@ -17,6 +17,7 @@ use roiflow_images::overlay::Painter;
 use super::settings::Settings;
 use super::work::Work;
 use crate::elements::{caps, scene};
+use crate::stages::Snapshot;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
@@ -43,6 +44,22 @@ pub struct RoiOverlay {
     /// `Some` while the element is started.
     work: Mutex<Option<Work>>,
     agreement: Mutex<Agreement>,
+    /// Files that an earlier element of the stream has read.
+    snapshot: Mutex<Option<Snapshot>>,
+}
+
+impl RoiOverlay {
+    /// Reads the font. A file that the snapshot has is not read again.
+    pub(super) fn typeface(&self) -> Result<Typeface, String> {
+        let Some(path) = self.settings.lock().unwrap().font.clone() else { return Ok(Typeface::default()) };
+        let snapshot = self.snapshot.lock().unwrap().clone();
+        let read = || Typeface::with_file(&path);
+        snapshot.map_or_else(read, |snapshot| snapshot.once(&path, read)).map_err(|error| format!("font: {error}"))
+    }
+
+    pub(super) fn set_snapshot(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap() = Some(snapshot);
+    }
 }
 
 #[glib::object_subclass]
@@ -104,11 +121,7 @@ impl BaseTransformImpl for RoiOverlay {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = false;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let font = self.settings.lock().unwrap().font.clone();
-        let typeface = match font {
-            None => Typeface::default(),
-            Some(path) => Typeface::with_file(&path).map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ("font: {error}")))?,
-        };
+        let typeface = self.typeface().map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ("{error}")))?;
         *self.work.lock().unwrap() = Some(Work::new(Painter::new(typeface)));
         *self.agreement.lock().unwrap() = Agreement::default();
         Ok(())

@@ -26,14 +26,31 @@ mod settings;
 mod work;
 
 use gst::glib;
+use gst::subclass::prelude::ObjectSubclassIsExt;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
 use super::format_type_name as format;
+use crate::stages::Snapshot;
 
 glib::wrapper! {
     /// The element; see the [module](self).
     pub struct RoiOverlay(ObjectSubclass<imp::RoiOverlay>) @extends gst_base::BaseTransform, gst::Element, gst::Object;
+}
+
+impl RoiOverlay {
+    /// Checks the font without starting the element.
+    ///
+    /// # Errors
+    /// Returns an error if the font cannot be read.
+    pub fn check_font(&self) -> Result<(), String> {
+        self.imp().typeface().map(drop)
+    }
+
+    /// Sets the snapshot from which the element gets the file of its font, from its next start on.
+    pub(in crate::elements) fn set_snapshot(&self, snapshot: Snapshot) {
+        self.imp().set_snapshot(snapshot);
+    }
 }
 
 /// What determines the color of an object.

@@ -26,8 +26,8 @@ use crate::nodes::Owner;
 pub(super) const FROM: HeaderName = HeaderName::from_static("x-roiflow-node");
 /// How long another node may take to accept a connection.
 const MAX_CONNECT: Duration = Duration::from_secs(3);
-/// How long another node may take until its answer begins: a stop and a start of a stream take seconds.
-const MAX_ANSWER: Duration = Duration::from_secs(20);
+/// How long another node may take until its answer begins: loading a model, and a stop and a start of a stream, take seconds.
+const MAX_ANSWER: Duration = Duration::from_secs(30);
 
 /// Headers of the client that the other node needs. All others, such as cookies, are for this node only.
 const PASSED: [HeaderName; 8] = [

@@ -151,6 +151,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn stream_that_cannot_be_prepared_in_time_starts_but_does_not_replace_a_running_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let nodes = alone(folder.path(), &fake);
+        nodes.add(&spec("slow", "test:99")).unwrap();
+        assert_eq!(nodes.registry().view("slow").unwrap().state, State::Running);
+        nodes.add(&spec("a", "test:1")).unwrap();
+        let change = Change { input: Some("test:99".into()), ..Change::default() };
+        let error = nodes.change("a", &change).unwrap_err();
+        assert_eq!((error.status, &*error.message), (503, "the engine hangs"));
+        assert_eq!(nodes.known("a").unwrap().spec, spec("a", "test:1"), "the store is as before");
+        // A restart is also for streams whose engine hangs.
+        nodes.registry().restart("slow").unwrap();
+        let state = fake.state();
+        assert_eq!(
+            (&state.started[..], &state.stopped[..]),
+            (&["slow".to_owned(), "a".into(), "slow".into()][..], &["slow".to_owned()][..])
+        );
+    }
+
+    #[test]
     fn change_restarts_a_stream_only_if_it_must() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::default();

@@ -37,6 +37,7 @@ use self::key::Key;
 use self::load::Meter;
 use self::member::{Member, Streams};
 pub use self::results::{Lines, ResultLog};
+use crate::backend::Prepared;
 use crate::error::{Error, Result};
 use crate::events::EventKind;
 use crate::policy;
@@ -368,18 +369,22 @@ impl Nodes {
     /// # Errors
     /// Returns an error if the stream is invalid, or the coordinator does not answer.
     pub(crate) fn add(&self, spec: &StreamSpec) -> Result<StreamView> {
-        self.registry.check_spec(spec)?;
+        self.registry.check_rules(spec)?;
         let item = self.descriptions.write(spec)?;
         let exists = || {
             let message = format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name);
             Error::new(409, "stream_exists", message)
         };
+        let check_place = || {
+            let names = self.stream_names();
+            if names.contains(&spec.name) { Err(exists()) } else { self.registry.check_number(names.len()) }
+        };
+        check_place()?;
+        let facts = self.directory.read(|items| items.nodes.get(&self.name).map(|record| record.value.facts.clone()));
+        let may_run_here = self.is_alone() || facts.is_some_and(|facts| item.allows(&self.name, &facts));
+        let _prepared = may_run_here.then(|| self.registry.check_spec(spec)).transpose()?;
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = self.stream_names();
-        if names.contains(&spec.name) {
-            return Err(exists());
-        }
-        self.registry.check_number(names.len())?;
+        check_place()?;
         let request = Request::Create { key: keys::stream(&spec.name), value: json(&item)?, ttl: None };
         let _on_behalf = self.member.on_behalf(&spec.name);
         self.directory.call(request).map_err(|error| match error {
@@ -407,15 +412,16 @@ impl Nodes {
         let item = self.update(name, |item| {
             let described = self.descriptions.read(name, item).map_err(Error::internal)?;
             let after = policy::with_credentials(described.changed(change.clone()), &described);
-            self.registry.check_spec(&after)?;
-            before = Some(item.clone());
+            // A change without an effect needs no preparation. The models are held until the stream has them.
+            let prepared = if after == described { Prepared::nothing() } else { self.registry.check_spec(&after)? };
+            before = Some((item.clone(), prepared));
             self.descriptions.write(&after)
         })?;
         if !self.is_alone() {
             return self.known(name);
         }
         self.wait_for(name, Some(&item))?;
-        if let (Some(error), Some(before)) = (self.member.take_refusal(name), before) {
+        if let (Some(error), Some((before, _prepared))) = (self.member.take_refusal(name), before) {
             // The stream must have the description that is in the store.
             let restored = self.update(name, |present| if *present == item { Ok(before.clone()) } else { Err(changed_meanwhile()) });
             if let Err(failed) = restored {
