@@ -205,9 +205,14 @@ impl PipelineHandle {
 
     /// Returns the measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
-        let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
-            Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
-            Outcome::Pending { past, meter } => (past.clone(), meter.clone()),
+        let (mut stats, meter) = {
+            let entries = self.0.board.lock();
+            let entry = entries.get(&stream)?;
+            match &entry.outcome {
+                Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
+                // The status has the time of the current outage.
+                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.clone() }, meter.clone()),
+            }
         };
         if let Some(meter) = meter {
             stats.continue_with(&meter.stats(false));
@@ -218,9 +223,13 @@ impl PipelineHandle {
     /// Returns the measurements of a stream so far, without the list of latencies. So this call takes the same time for long and short
     /// streams. Returns `None` in the same cases as [`PipelineHandle::stats`].
     pub fn counters(&self, stream: StreamId) -> Option<Stats> {
-        let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
-            Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.counters()),
-            Outcome::Pending { past, meter } => (past.counters(), meter.clone()),
+        let (mut stats, meter) = {
+            let entries = self.0.board.lock();
+            let entry = entries.get(&stream)?;
+            match &entry.outcome {
+                Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.counters()),
+                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.counters() }, meter.clone()),
+            }
         };
         if let Some(meter) = meter {
             stats.continue_with(&meter.counters(false));
@@ -384,7 +393,8 @@ impl Board {
 
     pub(super) fn set_down(&self, stream: StreamId, n_restarts: u64, time_down: Duration) {
         if let Some(entry) = self.lock().get_mut(&stream) {
-            (entry.status.n_restarts, entry.status.time_down) = (n_restarts, time_down);
+            // Monitoring takes a counter that decreases for one that was reset.
+            (entry.status.n_restarts, entry.status.time_down) = (n_restarts, time_down.max(entry.status.time_down));
         }
     }
 

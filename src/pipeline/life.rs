@@ -427,6 +427,8 @@ impl Life {
         let error = error.unwrap_or_else(|| Error::failed("the source has ended"));
         let until = self.backoff.failed(&self.plan.restart, self.begin, frames, now, random());
         self.past.stats.n_restarts += 1;
+        self.past.stats.n_outages += u64::from(self.outage.is_none());
+        self.board.wait_for_source(self.stream, &self.past.stats);
         match &mut self.outage {
             None => {
                 self.board.report(self.stream, Event::SourceLost { reason: error.clone() });
@@ -438,7 +440,6 @@ impl Life {
             }
             Some(_) => {}
         }
-        self.board.wait_for_source(self.stream, &self.past.stats);
         self.report_outage(now);
         self.state = State::Waiting(until);
         // If the limit of frames was reached exactly when the source was lost, there is nothing left to do.

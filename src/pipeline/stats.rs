@@ -44,8 +44,10 @@ pub struct Stats {
     pub n_lines_lost: u64,
     /// The servers and files of `--publish`.
     pub destinations: Box<Destinations>,
-    /// Number of restarts after the source was lost.
+    /// Number of restarts after the source was lost. Attempts that delivered no frame are included.
     pub n_restarts: u64,
+    /// How often the source was lost: once per outage, however many attempts it takes to open the source again.
+    pub n_outages: u64,
     /// Time without a source: from the last frame before each loss to the first frame after it.
     pub time_down: Duration,
     /// Number of frames by latency, in the buckets of [`LATENCY_BOUNDS`]. The last bucket is for longer latencies.
@@ -125,6 +127,7 @@ impl Stats {
             sum.n_dropped += stats.n_dropped;
             sum.n_lines_lost += stats.n_lines_lost;
             sum.n_restarts += stats.n_restarts;
+            sum.n_outages += stats.n_outages;
             sum.time_down += stats.time_down;
             sum.latency_buckets.iter_mut().zip(*stats.latency_buckets).for_each(|(bucket, count)| *bucket += count);
             sum.latency_sum += stats.latency_sum;
@@ -183,6 +186,7 @@ impl Stats {
             n_dropped: self.n_dropped,
             n_lines_lost: self.n_lines_lost,
             n_restarts: self.n_restarts,
+            n_outages: self.n_outages,
             time_down: self.time_down,
             latency_buckets: self.latency_buckets.clone(),
             latency_sum: self.latency_sum,

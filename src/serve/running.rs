@@ -309,7 +309,7 @@ fn converted(stats: &Stats) -> Counters {
         skipped: of(false),
         results_lost: stats.n_lines_lost,
         destinations: stats.destinations.0.iter().map(destination).collect(),
-        restarts: stats.n_restarts,
+        restarts: stats.n_outages,
         time_down: stats.time_down,
         in_flight: stats.n_in_flight,
         latency: Histogram { buckets: bounds.zip(*stats.latency_buckets).collect(), sum: stats.latency_sum },

@@ -328,7 +328,13 @@ fn restart_compiles_no_model_and_continues_numbers() {
         let back = next(&events, stream);
         assert!(matches!(back, Event::SourceBack { gap, attempts } if attempts > 0 && gap > Duration::ZERO), "{back:?}");
         let status = handle.status(stream).unwrap();
+        let stats = handle.counters(stream).unwrap();
         assert!(status.n_restarts >= turn && status.time_down > Duration::ZERO, "{status:?}");
+        assert_eq!(
+            (stats.n_outages, stats.time_down),
+            (turn, status.time_down),
+            "an outage is counted when it is over, not with the next one"
+        );
         eventually("the state", || handle.status(stream).unwrap().phase == Phase::Running);
     }
     let ending = handle.remove(stream).unwrap();
@@ -641,8 +647,13 @@ fn failed_attempts_leave_nothing_behind() {
     drop(events);
     let stream = handle.add(&plan(&uri, "CPU", Outputs::default(), FAST)).unwrap();
     let restarts = || handle.status(stream).unwrap().n_restarts;
-    let counts = |n: u64| {
+    let mut down = Duration::ZERO;
+    let mut counts = |n: u64| {
         eventually("restarts", || restarts() >= n);
+        // All attempts belong to one outage, whose time is counted before it has ended, and never decreases.
+        let stats = handle.counters(stream).unwrap();
+        assert!(stats.n_outages == 1 && stats.time_down > down, "{} outages, {:?} after {down:?}", stats.n_outages, stats.time_down);
+        down = stats.time_down;
         (n_descriptors(), n_threads(), resident_kib())
     };
     let before = counts(20);

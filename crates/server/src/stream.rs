@@ -181,7 +181,7 @@ pub struct StreamView {
     pub missed: u64,
     /// Frames on which inference failed.
     pub failed: u64,
-    /// How often the source was lost and opened again.
+    /// How often the source was lost: once per outage, however many attempts it takes to open it again.
     pub restarts: u64,
     /// Frames between the first and the last inference element.
     pub in_flight: u64,
@@ -284,7 +284,7 @@ pub struct Counters {
     pub results_lost: u64,
     /// Destinations of results.
     pub destinations: Vec<Destination>,
-    /// How often the source was lost and opened again.
+    /// How often the source was lost: once per outage, however many attempts it takes to open it again.
     pub restarts: u64,
     /// Time without a source.
     pub time_down: Duration,
