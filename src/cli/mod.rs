@@ -143,7 +143,9 @@ pub fn main() -> ExitCode {
         terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
     }
     panics::print_as_errors(&terminal);
-    panics::guard(|| run_command(&terminal))
+    let code = panics::guard(|| run_command(&terminal));
+    terminal.flush();
+    code
 }
 
 fn run_command(terminal: &Terminal) -> ExitCode {
@@ -210,7 +212,10 @@ fn run_command(terminal: &Terminal) -> ExitCode {
 fn exit_code(done: anyhow::Result<()>, terminal: &Terminal) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_closed_stdout(&error) => signals::end_as_by_closed_pipe(),
+        Err(error) if is_closed_stdout(&error) => {
+            terminal.flush();
+            signals::end_as_by_closed_pipe()
+        }
         Err(error) => {
             if let Some(forced) = error.downcast_ref::<signals::Forced>() {
                 terminal.error(forced);

@@ -103,6 +103,21 @@ fn cascade_json_has_parent_ids() {
     assert_eq!((cell["brightness"]["value"].as_f64().unwrap().round(), &cell["color"]), (100.0, &serde_json::Value::Null));
 }
 
+/// A pipe has space for 64 KiB.
+#[test]
+fn log_that_nobody_reads_stops_no_run() {
+    let folder = Folder::new("unread-log");
+    let json = folder.file("o.jsonl");
+    let arguments = ["run", &folder.file("colors.toml"), "-q", "--log", "trace", "--input", "test:400", "--json", &json];
+    let mut child = command().args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut unread = child.stderr.take().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(lines(&json).len(), 400);
+    let mut said = Vec::new();
+    std::io::Read::read_to_end(&mut unread, &mut said).unwrap();
+    assert!(said.len() > 32 << 10, "the log is too short for this test: {} bytes", said.len());
+}
+
 #[test]
 fn run_writes_json_video_and_summary() {
     let folder = Folder::new("run");
