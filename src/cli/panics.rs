@@ -8,12 +8,24 @@ use super::terminal::Terminal;
 /// Installs a panic hook that prints panics of all threads as errors.
 pub(super) fn print_as_errors(terminal: &Terminal) {
     let terminal = terminal.clone();
-    std::panic::set_hook(Box::new(move |info| terminal.error(describe(info))));
+    std::panic::set_hook(Box::new(move |info| {
+        if !is_expected() {
+            terminal.error(describe(info));
+        }
+    }));
 }
 
 /// Runs the command and returns its exit code, or exit code 1 if it panics.
 pub(super) fn guard(command: impl FnOnce() -> ExitCode) -> ExitCode {
     catch_unwind(AssertUnwindSafe(command)).unwrap_or(ExitCode::FAILURE)
+}
+
+/// Whether this thread reads a file that may be damaged, and its panic is reported as an error of the file.
+fn is_expected() -> bool {
+    #[cfg(feature = "serve")]
+    return std::thread::current().name() == Some(roiflow_server::store::CHECKING_THREAD);
+    #[cfg(not(feature = "serve"))]
+    false
 }
 
 fn describe(info: &PanicHookInfo<'_>) -> String {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::proxies::TrustedProxies;
 use crate::tls::Tls;
 
 /// Settings of the server.
@@ -29,6 +30,8 @@ pub struct Config {
     pub schemes: Vec<String>,
     /// Host names under which browsers reach the server, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// Reverse proxies that name the addresses of their clients.
+    pub trusted_proxies: Option<TrustedProxies>,
     /// File with the certificate of the server; `None`: connections are not encrypted.
     pub tls_cert: Option<PathBuf>,
     /// File with the private key of the certificate.
@@ -93,10 +96,16 @@ pub struct Spool {
 pub struct Limits {
     /// Maximum number of streams.
     pub streams: usize,
-    /// Maximum number of connections; further ones wait.
+    /// Maximum number of connections of clients that have named a valid token.
     pub connections: usize,
+    /// Maximum number of them for each client.
+    pub connections_per_client: usize,
+    /// Maximum number of connections from each address on which no valid token was named yet; the oldest one ends for a new one.
+    pub unauthenticated_per_address: usize,
     /// Maximum number of clients that receive results or pictures live.
     pub subscribers: usize,
+    /// Maximum number of them for each client.
+    pub subscribers_per_client: usize,
     /// Maximum number of requests per second of each client; 0: not limited.
     pub requests_per_second: u32,
     /// Maximum size of the body of a request.
@@ -118,6 +127,7 @@ impl Default for Config {
             media: None,
             schemes: schemes.map(str::to_owned).to_vec(),
             hosts: Vec::new(),
+            trusted_proxies: None,
             tls_cert: None,
             tls_key: None,
             spool: Spool::default(),
@@ -129,7 +139,17 @@ impl Default for Config {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { streams: 64, connections: 512, subscribers: 256, requests_per_second: 200, body_bytes: 64 << 10, model_bytes: 256 << 20 }
+        Self {
+            streams: 64,
+            connections: 512,
+            connections_per_client: 256,
+            unauthenticated_per_address: 64,
+            subscribers: 256,
+            subscribers_per_client: 128,
+            requests_per_second: 200,
+            body_bytes: 64 << 10,
+            model_bytes: 256 << 20,
+        }
     }
 }
 

@@ -1,22 +1,27 @@
 //! The list of events: what happened to streams and their sources.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
+use crate::event_file::{self, EventFile};
+
 /// Number of events that are kept.
-const MAX_EVENTS: usize = 500;
+pub(crate) const MAX_EVENTS: usize = 500;
+/// Longest message of an event in bytes, so that the list is bounded.
+const MAX_MESSAGE: usize = 4096;
 /// Number of events that may wait for a slow client.
 const MAX_WAITING: usize = 128;
 
 /// Something that happened to a stream.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Number of the event since the start of the server, from 1.
+    /// Number of the event on this server, from 1. It goes on over restarts.
     pub id: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
@@ -37,7 +42,7 @@ impl Event {
 }
 
 /// Kind of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
     /// A client added the stream.
@@ -78,6 +83,11 @@ impl EventKind {
             Self::Node => "node",
         }
     }
+
+    /// Whether the log shows the event at its default level: what happened to a camera or a stream, and no client has asked for it.
+    const fn is_notable(self) -> bool {
+        matches!(self, Self::SourceLost | Self::SourceBack | Self::Failed | Self::Warning)
+    }
 }
 
 /// The list. Clones share it.
@@ -88,19 +98,48 @@ pub struct Events(Arc<Inner>);
 struct Inner {
     kept: Mutex<(u64, VecDeque<Arc<Event>>)>,
     sender: broadcast::Sender<Arc<Event>>,
+    file: OnceLock<EventFile>,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self(Arc::new(Inner { kept: Mutex::default(), sender: broadcast::channel(MAX_WAITING).0 }))
+        Self(Arc::new(Inner { kept: Mutex::default(), sender: broadcast::channel(MAX_WAITING).0, file: OnceLock::new() }))
     }
 }
 
 impl Events {
+    /// Takes the events of earlier runs of the server from a folder, and keeps those that follow there. Says what cannot be read or written;
+    /// the server runs on.
+    pub fn keep_in(&self, folder: &Path) {
+        let mut kept = self.lock();
+        let mut all: VecDeque<Arc<Event>> = event_file::read(folder).into_iter().map(Arc::new).collect();
+        let last = all.back().map_or(0, |event| event.id);
+        // Those that were added before.
+        all.extend(kept.1.drain(..).map(|event| Arc::new(Event { id: last + event.id, ..Event::clone(&event) })));
+        *kept = (last + kept.0, all);
+        drop(kept);
+        let of_thread = Arc::downgrade(&self.0);
+        let all = move || of_thread.upgrade().map(|inner| Self(inner).newest(None, usize::MAX));
+        match EventFile::start(folder, all) {
+            // It is set once.
+            Ok(file) => drop(self.0.file.set(file)),
+            Err(error) => tracing::warn!("cannot start the thread that writes events: {error}. They are lost when the server ends"),
+        }
+    }
+
+    /// Waits until the events so far are on disk, at most for this time.
+    pub fn flush(&self, limit: Duration) {
+        self.0.file.get().into_iter().for_each(|file| file.flush(limit));
+    }
+
     /// Adds an event.
     pub fn add(&self, stream: &str, kind: EventKind, message: impl Into<String>) {
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let (stream, message) = (stream.to_owned(), message.into());
+        let (stream, mut message) = (stream.to_owned(), message.into());
+        if message.len() > MAX_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            message.push('…');
+        }
         let mut kept = self.lock();
         kept.0 += 1;
         let event = Arc::new(Event { id: kept.0, time_ms, stream, kind, message });
@@ -109,7 +148,12 @@ impl Events {
         }
         kept.1.push_back(event.clone());
         drop(kept);
-        tracing::info!(stream = event.stream, event = kind.name(), "{}", event.log_text());
+        self.0.file.get().into_iter().for_each(|file| file.write(event.clone()));
+        if kind.is_notable() {
+            tracing::warn!(stream = event.stream, event = kind.name(), "{}", event.log_text());
+        } else {
+            tracing::info!(stream = event.stream, event = kind.name(), "{}", event.log_text());
+        }
         // Fails only without clients.
         let _sent = self.0.sender.send(event);
     }

@@ -32,7 +32,7 @@ impl Requests {
 }
 
 /// Returns the page.
-pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> String {
+pub fn page(registry: &Registry, requests: &Requests, n_connections: usize, version: &'static str) -> String {
     let mut own = prometheus_client::registry::Registry::with_prefix("roiflow");
     let requests = requests.0.each_ref().map(|counter| counter.load(Ordering::Relaxed));
     let hub = registry.hub();
@@ -51,6 +51,7 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
     };
     own.register_collector(Box::new(Streams(registry.counters())));
     own.register_collector(Box::new(clients));
+    own.register_collector(Box::new(Build(version)));
     let mut process = prometheus_client::registry::Registry::default();
     process.register_collector(Box::new(Process::read()));
     let mut text = String::new();
@@ -58,6 +59,17 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
     let _written = prometheus_text::encode(&mut text, &own);
     let _written = prometheus_text::encode(&mut text, &process);
     text
+}
+
+/// The version of the program, as a label.
+#[derive(Debug)]
+struct Build(&'static str);
+
+impl Collector for Build {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let mut family = encoder.encode_descriptor("build_info", "Always 1, with the version of the program", None, MetricType::Gauge)?;
+        ConstGauge::new(1).encode(family.encode_family(&[("version", self.0)])?)
+    }
 }
 
 #[derive(Debug)]
@@ -216,8 +228,15 @@ impl Collector for Streams {
         })?;
         self.latency(encoder)?;
         self.stages(encoder)?;
-        self.counter(encoder, "source_restarts", "How often the source was lost and opened again", |counters, _| counters.restarts as f64)?;
-        self.counter(encoder, "source_down_seconds", "Time without a source", |counters, _| counters.time_down.as_secs_f64())?;
+        self.counter(
+            encoder,
+            "source_restarts",
+            "How often the source was lost: once per outage, however many attempts it takes to open the source again",
+            |counters, _| counters.restarts as f64,
+        )?;
+        self.counter(encoder, "source_down_seconds", "Time without a source, including the outage that has not ended", |counters, _| {
+            counters.time_down.as_secs_f64()
+        })?;
         self.counter(encoder, "results_lost", "Results that could not be written to a destination", |counters, _| {
             counters.results_lost as f64
         })?;

@@ -19,6 +19,8 @@ use crate::policy::{self, Policy};
 use crate::stream::{Counters, State, StreamSpec, StreamView};
 use crate::telemetry::TARGET;
 
+/// How long the last events may take to be written.
+const MAX_FLUSH: Duration = Duration::from_millis(500);
 /// Interval of checks for failed streams.
 const TICK: Duration = Duration::from_millis(200);
 /// Longest delay before a failed stream is started again.
@@ -375,7 +377,9 @@ impl Registry {
             }
         }
         drop(done);
-        entries.iter().all(|_| n_done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok())
+        let all_stopped = entries.iter().all(|_| n_done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok());
+        self.0.events.flush(MAX_FLUSH);
+        all_stopped
     }
 
     fn is_ending(&self) -> bool {
@@ -613,7 +617,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) mod tests {
     use super::*;
     use crate::backend::Status;
-    use crate::config::{Config, Limits};
+    use crate::config::Config;
     use crate::stream::Percentiles;
 
     /// A backend whose streams do what their input says: `test:1` runs, `test:2` fails at once, `test:3` cannot be built,
@@ -729,8 +733,9 @@ pub(crate) mod tests {
         serde_json::from_value(serde_json::json!({"name": name, "pipeline": "detect", "input": input})).unwrap()
     }
 
-    pub(crate) fn registry(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Registry {
-        let config = Config { limits, models: Some(folder.to_owned()), upload_models: true, ..Config::default() };
+    pub(crate) fn registry(folder: &std::path::Path, fake: &Fake, set: impl FnOnce(&mut Config)) -> Registry {
+        let mut config = Config { models: Some(folder.to_owned()), upload_models: true, ..Config::default() };
+        set(&mut config);
         Registry::new(Box::new(fake.clone()), Policy::new(config))
     }
 
@@ -762,7 +767,7 @@ pub(crate) mod tests {
     fn failed_stream_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let registry = registry(folder.path(), &fake, Limits::default());
+        let registry = registry(folder.path(), &fake, |_| {});
         registry.start_retries().unwrap();
         registry.place(spec("a", "test:2"), 1, || None).unwrap();
         wait_until(|| registry.view("a").unwrap().state == State::Failed && registry.view("a").unwrap().seconds_to_retry.is_some());

@@ -1,7 +1,6 @@
 //! Tokens: who may do what. A token is 256 random bits; only its SHA-256 is stored.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -11,7 +10,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::store;
+use crate::state_folder;
 
 /// What a client may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -48,24 +47,28 @@ struct Entry {
     sha256: String,
 }
 
-fn path_in(folder: &Path) -> PathBuf {
-    folder.join("tokens.json")
-}
-
 fn hash(token: &str) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, token.as_bytes()))
 }
 
 impl Tokens {
+    /// Returns the path of the file with the tokens of a state folder.
+    pub fn path_in(folder: &Path) -> PathBuf {
+        folder.join("tokens.json")
+    }
+
     /// Reads the tokens of a state folder; a missing file has none.
     ///
     /// # Errors
     /// Returns what is wrong with the file.
     pub fn read(folder: &Path) -> Result<Self, String> {
-        let path = path_in(folder);
+        let path = Self::path_in(folder);
         let failed = |error: &dyn std::fmt::Display| format!("cannot read the tokens `{}`: {error}", path.display());
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(&error)),
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
+                let advice = "Restore the file from a backup, or delete it and create new tokens with --create-token";
+                failed(&format_args!("expected the tokens as JSON, got a damaged file ({error}). {advice}"))
+            }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(failed(&error)),
         }
@@ -81,16 +84,10 @@ impl Tokens {
         SystemRandom::new().fill(&mut bytes).map_err(|_| "the system has no random numbers".to_owned())?;
         let token = format!("roiflow_{}", URL_SAFE_NO_PAD.encode(bytes));
         tokens.tokens.push(Entry { role, sha256: hash(&token) });
-        let path = path_in(folder);
+        let path = Self::path_in(folder);
         let write = || -> std::io::Result<()> {
-            store::create_private(folder)?;
-            // A reader sees the old file or the new one.
-            let new = path.with_extension("json.new");
-            let mut file = fs::File::create(&new)?;
-            store::restrict(&new, 0o600)?;
-            file.write_all(&serde_json::to_vec_pretty(&tokens)?)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
+            state_folder::create(folder)?;
+            state_folder::replace(&path, &serde_json::to_vec_pretty(&tokens)?)
         };
         write().map_err(|error| format!("cannot write the tokens `{}`: {error}", path.display()))?;
         Ok(token)
@@ -110,8 +107,14 @@ impl Tokens {
     ///
     /// Hashes are compared, so the time of the comparison tells nothing about a token.
     pub fn role(&self, token: &str) -> Option<Role> {
+        self.holder(token).map(|(role, _)| role)
+    }
+
+    /// Returns the role of a token, and the begin of its hash, which distinguishes it from others; `None` if it is not one of these.
+    pub(crate) fn holder(&self, token: &str) -> Option<(Role, Option<String>)> {
         let hashed = hash(token);
-        self.tokens.iter().filter(|entry| entry.sha256 == hashed).map(|entry| entry.role).max()
+        let role = self.tokens.iter().filter(|entry| entry.sha256 == hashed).map(|entry| entry.role).max()?;
+        Some((role, hashed.get(..8).map(str::to_owned)))
     }
 }
 
@@ -129,10 +132,13 @@ mod tests {
         let tokens = Tokens::read(folder.path()).unwrap();
         assert_eq!((tokens.role(&operator), tokens.role(&viewer)), (Some(Role::Operator), Some(Role::Viewer)));
         assert_eq!((tokens.role(""), tokens.role(&operator[1..])), (None, None));
-        let text = fs::read_to_string(path_in(folder.path())).unwrap();
+        let text = fs::read_to_string(Tokens::path_in(folder.path())).unwrap();
         assert!(!text.contains(&operator) && !text.contains(operator.trim_start_matches("roiflow_")), "{text}");
-        assert_eq!(fs::metadata(path_in(folder.path())).unwrap().permissions().mode() & 0o077, 0);
-        fs::write(path_in(folder.path()), "{").unwrap();
-        assert!(Tokens::read(folder.path()).unwrap_err().contains("tokens.json"));
+        assert_eq!(fs::metadata(Tokens::path_in(folder.path())).unwrap().permissions().mode() & 0o077, 0);
+        for damaged in ["{", "", "[]", "{\"tokens\": [{}]}"] {
+            fs::write(Tokens::path_in(folder.path()), damaged).unwrap();
+            let error = Tokens::read(folder.path()).unwrap_err();
+            assert!(error.contains("tokens.json") && error.contains("Restore the file from a backup"), "{error}");
+        }
     }
 }

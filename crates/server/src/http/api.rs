@@ -1,13 +1,15 @@
 //! Requests about streams, pipelines, events and the server.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::clients::Client;
 use super::reply::{Json, Options};
 use super::{App, guard, nodes, openapi, peers};
 use crate::backend::{Pipeline, Video};
@@ -175,8 +177,9 @@ pub(super) async fn server(State(app): State<App>, headers: HeaderMap) -> Json<S
     })
 }
 
-pub(super) async fn login(State(app): State<App>, Json(login): Json<Login>) -> Result<Response> {
+pub(super) async fn login(State(app): State<App>, Extension(client): Extension<Client>, Json(login): Json<Login>) -> Result<Response> {
     let Some(role) = app.tokens.role(login.token.trim()) else {
+        app.failed_logins.note(client.address, Instant::now());
         let advice = "`roiflow serve --create-token` creates one";
         return Err(Error::value("unauthorized", "token", "a token of this server", "another text", advice).with_status(401));
     };
@@ -193,7 +196,7 @@ pub(super) async fn logout() -> Response {
 
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
     let text = tokio::task::spawn_blocking(move || {
-        metrics::page(app.registry(), &app.requests, app.n_connections.load(std::sync::atomic::Ordering::Relaxed))
+        metrics::page(app.registry(), &app.requests, app.n_connections.load(std::sync::atomic::Ordering::Relaxed), app.version)
     });
     let text = text.await.map_err(|error| Error::internal(format!("internal error: {error}")))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
@@ -207,6 +210,9 @@ pub(super) async fn healthy() -> &'static str {
 pub(super) async fn ready(State(app): State<App>) -> Result<&'static str> {
     if *app.ending.borrow() {
         return Err(Error::new(503, "ending", "the server is ending"));
+    }
+    if let Some(reason) = app.nodes.store_failure() {
+        return Err(Error::new(503, "store_failed", reason));
     }
     match app.nodes.is_ready() {
         true => Ok("ready\n"),

@@ -4,11 +4,17 @@
 //! the user's browser send requests to it. So requests must name this server in `Host` (a name of another site that resolves to 127.0.0.1
 //! does not), and requests of web pages must come from this server's own page.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::clients::Client;
 use super::{Access, App, peers};
 use crate::error::{Error, Result};
 use crate::token::Role;
@@ -20,7 +26,55 @@ pub(super) const COOKIE: &str = "roiflow_token";
 pub(super) async fn check(State((app, access)): State<(App, Access)>, request: Request, next: Next) -> Response {
     match allows(&app, access, request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+        Err(error) => {
+            if error.status == 401 && names_token(request.headers()) {
+                request.extensions().get::<Client>().into_iter().for_each(|client| app.failed_logins.note(client.address, Instant::now()));
+            }
+            error.into_response()
+        }
+    }
+}
+
+/// Whether a request names any token.
+fn names_token(headers: &HeaderMap) -> bool {
+    let has_cookie = |value: &header::HeaderValue| value.to_str().is_ok_and(|text| text.contains(COOKIE));
+    headers.contains_key(header::AUTHORIZATION) || headers.get_all(header::COOKIE).iter().any(has_cookie)
+}
+
+/// Failed logins, for the log.
+#[derive(Debug, Default)]
+pub(super) struct FailedLogins(Mutex<HashMap<IpAddr, (Instant, u64)>>);
+
+impl FailedLogins {
+    /// Pause between two lines about an address.
+    const PAUSE: Duration = Duration::from_secs(60);
+    /// Number of addresses that have lines of their own. All others share one.
+    const MAX_ADDRESSES: usize = 64;
+
+    /// Writes a line to the log, unless one about this address was written shortly before.
+    pub(super) fn note(&self, address: IpAddr, now: Instant) {
+        if let Some((address, number)) = self.count(address, now) {
+            let of = if address.is_unspecified() { "clients at further addresses".to_owned() } else { address.to_string() };
+            tracing::warn!("login failed: expected a token of this server, got another one from {of} ({number} since the last such line)");
+        }
+    }
+
+    /// Returns the address and the number of failures for a line.
+    fn count(&self, address: IpAddr, now: Instant) -> Option<(IpAddr, u64)> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |(line, number): &(Instant, u64)| *number == 0 && now.saturating_duration_since(*line) >= Self::PAUSE;
+        if all.len() >= Self::MAX_ADDRESSES {
+            all.retain(|_, entry| !is_old(entry));
+        }
+        let is_further = all.len() >= Self::MAX_ADDRESSES && !all.contains_key(&address);
+        let address = if is_further { IpAddr::from([0, 0, 0, 0]) } else { address };
+        let (line, number) = all.entry(address).or_insert((now.checked_sub(Self::PAUSE).unwrap_or(now), 0));
+        *number += 1;
+        if now.saturating_duration_since(*line) < Self::PAUSE {
+            return None;
+        }
+        *line = now;
+        Some((address, std::mem::take(number)))
     }
 }
 
@@ -56,8 +110,13 @@ fn allows(app: &App, access: Access, method: &Method, headers: &HeaderMap) -> Re
 
 /// Returns the role of a request; `None` without a valid token.
 pub(super) fn role(app: &App, headers: &HeaderMap) -> Option<Role> {
+    holder(app, headers).map(|(role, _)| role)
+}
+
+/// Returns the role of a request, and a part of the hash of its token, if the server has tokens; `None` without a valid token.
+pub(super) fn holder(app: &App, headers: &HeaderMap) -> Option<(Role, Option<String>)> {
     if app.tokens.is_empty() {
-        return Some(Role::Operator);
+        return Some((Role::Operator, None));
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
@@ -65,8 +124,8 @@ pub(super) fn role(app: &App, headers: &HeaderMap) -> Option<Role> {
         cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
     // A request with both uses the header.
     match bearer {
-        Some(token) => app.tokens.role(token.trim()),
-        None => of_cookies.filter_map(|token| app.tokens.role(token)).max(),
+        Some(token) => app.tokens.holder(token.trim()),
+        None => of_cookies.filter_map(|token| app.tokens.holder(token)).max(),
     }
 }
 
@@ -84,6 +143,20 @@ fn is_own_host(host: &str, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_logins_write_few_lines() {
+        let (failed, begin) = (FailedLogins::default(), Instant::now());
+        let address = |n: u32| IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + n));
+        assert_eq!(failed.count(address(1), begin), Some((address(1), 1)));
+        assert!((0..9).all(|_| failed.count(address(1), begin).is_none()));
+        assert_eq!(failed.count(address(2), begin), Some((address(2), 1)));
+        let later = begin + FailedLogins::PAUSE;
+        assert_eq!(failed.count(address(1), later), Some((address(1), 10)), "the line has the number since the last one");
+        let n_lines = (0..5000).filter_map(|n| failed.count(address(n), later)).count();
+        assert!(n_lines <= FailedLogins::MAX_ADDRESSES + 1, "{n_lines}");
+        assert!(failed.0.lock().unwrap().len() <= FailedLogins::MAX_ADDRESSES + 1);
+    }
 
     #[test]
     fn hosts_are_addresses_or_known_names() {

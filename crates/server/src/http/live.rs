@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::header;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -20,6 +20,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::Instant;
 
 use super::App;
+use super::clients::{Client, Full, Share};
 use super::reply::Options;
 use crate::error::{Error, Result};
 use crate::feed::{Feed, Hub, Published, Shot, WeakFeed};
@@ -39,17 +40,23 @@ const DEFAULT_FPS: u64 = 10;
 const BOUNDARY: &str = "roiflow-picture";
 
 /// A place among the live clients. Dropping it frees the place.
-pub(super) struct Place(Arc<Hub>);
+pub(super) struct Place(Arc<Hub>, #[expect(dead_code, reason = "given back when it is dropped")] Share);
 
 impl Place {
-    pub(super) fn take(app: &App) -> Result<Self> {
-        let (hub, max) = (app.registry().hub(), app.registry().policy().config().limits.subscribers);
-        let place = Self(hub.clone());
-        if hub.subscribers.fetch_add(1, Ordering::AcqRel) >= max {
-            let message = format!("expected at most {max} clients that receive live data, got one more. Close another one");
-            return Err(Error::new(503, "too_many_subscribers", message));
-        }
-        Ok(place)
+    pub(super) fn take(app: &App, client: &Client) -> Result<Self> {
+        let share = app.live.take(client).map_err(|full| {
+            let message = match full {
+                Full::All(max) => format!("expected at most {max} clients that receive live data, got one more. Close another one"),
+                Full::OfClient(max) => format!(
+                    "expected at most {max} live connections of this client, got one more. Close another one, or raise \
+                     `limits.subscribers-per-client` of the server"
+                ),
+            };
+            Error::new(503, "too_many_subscribers", message)
+        })?;
+        let hub = app.registry().hub();
+        hub.subscribers.fetch_add(1, Ordering::AcqRel);
+        Ok(Self(hub.clone(), share))
     }
 }
 
@@ -121,23 +128,36 @@ fn sse(items: impl Stream<Item = Item> + Send + 'static) -> Response {
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-pub(super) async fn results_of_stream(State(app): State<App>, Path(name): Path<String>) -> Result<Response> {
+pub(super) async fn results_of_stream(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    Path(name): Path<String>,
+) -> Result<Response> {
     let feed = app.registry().feed(&name)?;
-    Ok(sse(items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?)))
+    Ok(sse(items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app, &client)?)))
 }
 
-pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
-    Ok(sse(items_of_all(&app, Place::take(&app)?)))
+pub(super) async fn results_of_all(State(app): State<App>, Extension(client): Extension<Client>) -> Result<Response> {
+    Ok(sse(items_of_all(&app, Place::take(&app, &client)?)))
 }
 
-pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
+pub(super) async fn socket_of_stream(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    Path(name): Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
     let feed = app.registry().feed(&name)?;
-    let items = items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app)?);
+    let items = items(&app, feed.subscribe(), line, Some(feed.downgrade()), Place::take(&app, &client)?);
     Ok(accept(upgrade, items))
 }
 
-pub(super) async fn socket_of_all(State(app): State<App>, upgrade: WebSocketUpgrade) -> Result<Response> {
-    Ok(accept(upgrade, items_of_all(&app, Place::take(&app)?)))
+pub(super) async fn socket_of_all(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
+    Ok(accept(upgrade, items_of_all(&app, Place::take(&app, &client)?)))
 }
 
 fn accept(upgrade: WebSocketUpgrade, items: impl Stream<Item = Item> + Send + 'static) -> Response {
@@ -175,8 +195,8 @@ pub(super) async fn send_in_time(socket: &mut (impl Sink<Message> + Unpin), mess
 }
 
 /// Server-sent events of the list of events.
-pub(super) async fn events(State(app): State<App>) -> Result<Response> {
-    let (receiver, ending, place) = (app.registry().events().subscribe(), app.ending.clone(), Place::take(&app)?);
+pub(super) async fn events(State(app): State<App>, Extension(client): Extension<Client>) -> Result<Response> {
+    let (receiver, ending, place) = (app.registry().events().subscribe(), app.ending.clone(), Place::take(&app, &client)?);
     let events = stream::unfold((receiver, ending, place), |(mut receiver, mut ending, place)| async move {
         let received = tokio::select! {
             received = receiver.recv() => received,
@@ -229,11 +249,16 @@ pub(super) async fn picture(State(app): State<App>, Path(name): Path<String>, op
     Ok(([(header::CONTENT_TYPE, "image/jpeg"), (header::CACHE_CONTROL, "no-store")], picture).into_response())
 }
 
-pub(super) async fn mjpeg(State(app): State<App>, Path(name): Path<String>, options: Options) -> Result<Response> {
+pub(super) async fn mjpeg(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    Path(name): Path<String>,
+    options: Options,
+) -> Result<Response> {
     options.allow(&["width", "boxes", "fps"])?;
     let (feed, kind) = (app.registry().feed(&name)?, Kind::of(&options)?);
     let interval = Duration::from_secs_f64(1.0 / options.number("fps", 1..=MAX_FPS, DEFAULT_FPS)? as f64);
-    let (place, feed) = (Place::take(&app)?, feed.downgrade());
+    let (place, feed) = (Place::take(&app, &client)?, feed.downgrade());
     let pictures = stream::unfold((app, feed, place, Instant::now()), move |(app, feed, place, due)| async move {
         let mut ending = app.ending.clone();
         loop {

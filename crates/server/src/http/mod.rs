@@ -5,10 +5,11 @@
 //!   frames. `models`: the folder of models.
 //! - `reply`: JSON in and out, and errors.
 //! - `peers`: requests from node to node. `nodes`: requests about nodes, and lists of the streams of all nodes.
-//! - `rate`: how many requests a client may send.
+//! - `clients`: how many connections a client may have. `rate`: how many requests it may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
 
 mod api;
+mod clients;
 mod crops;
 mod guard;
 mod live;
@@ -22,8 +23,8 @@ mod routes;
 mod video;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::response::IntoResponse;
@@ -32,8 +33,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
+use self::clients::{Client, Full, Share, Shares, Stranger, Strangers};
 use self::peers::Peers;
 use self::rate::Rates;
 use crate::error::Error;
@@ -65,10 +67,19 @@ pub(crate) struct Shared {
     peers: Option<Peers>,
     requests: Requests,
     n_connections: AtomicUsize,
+    strangers: Arc<Strangers>,
+    connections: Arc<Shares>,
+    /// Requests without a valid token that clients behind trusted proxies wait for.
+    visits: Arc<Shares>,
+    /// Clients that receive results, pictures or video live.
+    live: Arc<Shares>,
     encoders: Semaphore,
     probes: Semaphore,
     uploads: Semaphore,
     rates: Rates,
+    /// Health probes are limited apart, so that no other request of the same address delays them.
+    health_rates: Rates,
+    failed_logins: guard::FailedLogins,
     /// The certificate; `None`: connections are not encrypted.
     tls: Option<Arc<Tls>>,
     /// Becomes true when the server ends; live streams end then.
@@ -135,7 +146,7 @@ impl Server {
             .map_err(|error| failed(&error))?;
         let listener = runtime.block_on(TcpListener::bind(listen)).map_err(|error| failed(&error))?;
         let address = listener.local_addr().map_err(|error| failed(&error))?;
-        Ok(Bound { runtime, listener, address, rates: Rates::new(requests_per_second) })
+        Ok(Bound { runtime, listener, address, requests_per_second })
     }
 
     /// The address on which the server accepts connections.
@@ -159,7 +170,7 @@ pub struct Bound {
     runtime: tokio::runtime::Runtime,
     listener: TcpListener,
     address: SocketAddr,
-    rates: Rates,
+    requests_per_second: u32,
 }
 
 impl Bound {
@@ -181,7 +192,7 @@ impl Bound {
         authorities: Vec<rustls::pki_types::CertificateDer<'static>>,
         version: &'static str,
     ) -> Result<Server, String> {
-        let Self { runtime, listener, address, rates } = self;
+        let Self { runtime, listener, address, requests_per_second } = self;
         let peers = match nodes.name_among_nodes() {
             Some(name) => Some(Peers::new(&name, nodes.key().map(|key| key.peer()), crate::tls::client(authorities)?)),
             None => None,
@@ -191,76 +202,123 @@ impl Bound {
             crate::models::clean_up(folder);
         }
         let (end, ending) = watch::channel(false);
-        let max_connections = config.limits.connections;
+        let limits = config.limits.clone();
         let app = App(Arc::new(Shared {
             nodes,
             tokens,
             peers,
             requests: Requests::default(),
             n_connections: AtomicUsize::new(0),
+            strangers: Strangers::new(limits.unauthenticated_per_address),
+            connections: Shares::new(limits.connections, limits.connections_per_client),
+            visits: Shares::new(limits.connections, limits.unauthenticated_per_address),
+            live: Shares::new(limits.subscribers, limits.subscribers_per_client),
             encoders: Semaphore::new(MAX_ENCODERS),
             probes: Semaphore::new(MAX_PROBES),
             uploads: Semaphore::new(1),
-            rates,
+            rates: Rates::new(requests_per_second),
+            health_rates: Rates::new(requests_per_second),
+            failed_logins: guard::FailedLogins::default(),
             tls,
             ending,
             version,
         }));
-        let accepting = runtime.spawn(accept(listener, app, max_connections));
+        let accepting = runtime.spawn(accept(listener, app));
         Ok(Server { runtime, address, end, accepting })
     }
 }
 
 /// Accepts connections until the server ends, then waits for those that are open.
-async fn accept(listener: TcpListener, app: App, max_connections: usize) {
+async fn accept(listener: TcpListener, app: App) {
     let router = routes::router(&app);
-    let places = Arc::new(Semaphore::new(max_connections));
     let mut ending = app.ending.clone();
+    let (open, mut all_ended) = mpsc::channel::<()>(1);
     loop {
-        let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
-            _ = ending.wait_for(|is_ending| *is_ending) => break,
-        };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = ending.wait_for(|is_ending| *is_ending) => break,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (router, app) = (router.clone(), app.clone());
+                let (router, app, open) = (router.clone(), app.clone(), open.clone());
+                // Before the task runs, so that a burst of connections ends the oldest ones.
+                let standing = Standing::of_new(&app, peer);
                 tokio::spawn(async move {
                     app.n_connections.fetch_add(1, Ordering::Relaxed);
-                    connect(stream, peer, router, &app).await;
+                    match standing {
+                        Some(standing) => connect(stream, peer, router, &app, standing).await,
+                        None => tracing::debug!("a connection of the proxy {peer} was refused: there are too many"),
+                    }
                     app.n_connections.fetch_sub(1, Ordering::Relaxed);
-                    drop(place);
+                    drop(open);
                 });
+                // A request that has arrived is read before further connections can end its connection.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
+                app.strangers.make_room();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    drop(listener);
-    // Each open connection holds a place.
-    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
-    let _all_ended = places.acquire_many(all).await;
+    drop((listener, open));
+    let _none = all_ended.recv().await;
 }
 
-/// Agrees on the encryption if the server has a certificate, and serves the connection.
-async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App) {
+/// Which limits apply to a connection.
+#[derive(Debug)]
+enum Standing {
+    /// No valid token was named yet.
+    Stranger(Stranger),
+    /// A client has named a valid token.
+    Client { _share: Share },
+    /// A trusted proxy, whose clients have limits of their own.
+    Proxy { _share: Share },
+}
+
+impl Standing {
+    /// The standing of a new connection; `None`: a trusted proxy has too many.
+    fn of_new(app: &App, peer: SocketAddr) -> Option<Self> {
+        let proxies = app.registry().policy().config().trusted_proxies.as_ref();
+        if proxies.is_some_and(|proxies| proxies.contains(peer.ip())) {
+            return app.connections.take(&Client::of_proxy(peer.ip())).ok().map(|share| Self::Proxy { _share: share });
+        }
+        Some(Self::Stranger(app.strangers.enter(peer)))
+    }
+}
+
+/// Agrees on the encryption if the server has a certificate, and serves the connection until it must make room for another one.
+async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App, standing: Standing) {
     // Small messages, such as events, are sent at once.
     let _set = stream.set_nodelay(true);
-    let mut ending = app.ending.clone();
-    let Some(tls) = &app.tls else { return serve(stream, peer, router, app).await };
-    let agreed = tokio::select! {
-        agreed = tokio::time::timeout(MAX_HEAD_TIME, agree(stream, tls)) => agreed,
-        _ = ending.wait_for(|is_ending| *is_ending) => return,
+    let makes_room = match &standing {
+        Standing::Stranger(stranger) => Some(stranger.end.clone()),
+        Standing::Client { .. } | Standing::Proxy { .. } => None,
     };
-    match agreed {
-        Ok(Ok(stream)) => serve(stream, peer, router, app).await,
-        Ok(Err(error)) => tracing::debug!("the connection of {peer} cannot be encrypted: {error}"),
-        Err(_) => tracing::debug!("the connection of {peer} was not encrypted in time"),
+    let standing = Arc::new(Mutex::new(standing));
+    let served = async {
+        let mut ending = app.ending.clone();
+        let Some(tls) = &app.tls else { return serve(stream, peer, router, app, standing).await };
+        let agreed = tokio::select! {
+            agreed = tokio::time::timeout(MAX_HEAD_TIME, agree(stream, tls)) => agreed,
+            _ = ending.wait_for(|is_ending| *is_ending) => return,
+        };
+        match agreed {
+            Ok(Ok(stream)) => serve(stream, peer, router, app, standing).await,
+            Ok(Err(error)) => tracing::debug!("the connection of {peer} cannot be encrypted: {error}"),
+            Err(_) => tracing::debug!("the connection of {peer} was not encrypted in time"),
+        }
+    };
+    let ends = async {
+        match makes_room {
+            Some(end) => end.notified().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = ends => tracing::debug!("the connection of {peer} has ended for a newer one: it had named no valid token"),
     }
 }
 
@@ -283,22 +341,45 @@ async fn agree(mut stream: TcpStream, tls: &Tls) -> std::io::Result<tokio_rustls
     tls.acceptor().accept(stream).await
 }
 
-async fn serve<S>(stream: S, peer: SocketAddr, router: axum::Router, app: &App)
+/// Whether a request only asks for the health of the server.
+fn is_probe(request: &hyper::Request<hyper::body::Incoming>) -> bool {
+    matches!(request.uri().path(), "/healthz" | "/readyz")
+}
+
+/// Checks the limits of a request. `standing` is that of its connection. Returns a share that is held until the request is answered.
+fn admit(app: &App, client: &Client, is_probe: bool, standing: &Mutex<Standing>) -> Result<Option<Share>, axum::response::Response> {
+    let rates = if is_probe { &app.health_rates } else { &app.rates };
+    if let Some(bucket) = rates.of(client.address, Instant::now()) {
+        bucket.take(Instant::now()).map_err(too_many)?;
+    }
+    let mut standing = standing.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*standing {
+        Standing::Proxy { .. } if client.role.is_none() => app.visits.take(client).map(Some).map_err(too_many_connections),
+        Standing::Stranger(_) if client.role.is_some() && !is_probe => {
+            let share = app.connections.take(client).map_err(too_many_connections)?;
+            *standing = Standing::Client { _share: share };
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+async fn serve<S>(stream: S, peer: SocketAddr, router: axum::Router, app: &App, standing: Arc<Mutex<Standing>>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut ending = app.ending.clone();
-    let bucket = app.rates.of(peer, Instant::now());
-    let (router, counted) = (TowerToHyperService::new(router), app.clone());
-    let limited = service_fn(move |request| {
-        let refused = bucket.as_ref().and_then(|bucket| bucket.take(Instant::now()).err());
-        let (router, counted) = (router.clone(), counted.clone());
+    let (router, of_requests) = (TowerToHyperService::new(router), app.clone());
+    let limited = service_fn(move |mut request| {
+        let client = Client::of(&of_requests, peer.ip(), request.headers());
+        let admitted = admit(&of_requests, &client, is_probe(&request), &standing);
+        request.extensions_mut().insert(client);
+        let (router, app) = (router.clone(), of_requests.clone());
         async move {
-            match refused {
-                None => router.call(request).await,
-                Some(wait) => {
-                    let refused = too_many(wait);
-                    counted.requests.count(refused.status().as_u16());
+            match admitted {
+                Ok(_share) => router.call(request).await,
+                Err(refused) => {
+                    app.requests.count(refused.status().as_u16());
                     Ok(refused)
                 }
             }
@@ -333,6 +414,19 @@ fn too_many(wait: Duration) -> axum::response::Response {
     let mut response = Error::new(429, "too_many_requests", message).into_response();
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
     response.headers_mut().insert(axum::http::header::RETRY_AFTER, seconds.into());
+    response
+}
+
+/// The answer to a client that has too many connections.
+fn too_many_connections(full: Full) -> axum::response::Response {
+    let message = match full {
+        Full::All(max) => format!("too many connections: expected at most {max}, got one more. Try again later"),
+        Full::OfClient(max) => format!(
+            "too many connections: expected at most {max} of this client, got one more. Close another one, or raise the limits of the server"
+        ),
+    };
+    let mut response = Error::new(503, "too_many_connections", message).into_response();
+    response.headers_mut().insert(axum::http::header::CONNECTION, axum::http::HeaderValue::from_static("close"));
     response
 }
 

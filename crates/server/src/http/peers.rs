@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::App;
+use super::clients::{self, Client};
 use crate::error::{Error, Result};
 use crate::nodes::Owner;
 
@@ -102,6 +103,7 @@ impl Peers {
             }
         });
         let of_client = request.extensions_mut().remove::<hyper::upgrade::OnUpgrade>();
+        let client = request.extensions_mut().remove::<Client>().and_then(|client| HeaderValue::from_str(&client.name).ok());
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         parts.uri = path.parse().unwrap_or_default();
@@ -115,6 +117,8 @@ impl Peers {
             headers.insert(header::HOST, host);
         }
         headers.insert(FROM, self.own.clone());
+        // The limits of one client hold at all nodes.
+        client.into_iter().for_each(|client| drop(headers.insert(clients::OF_CLIENT, client)));
         self.authorization.iter().for_each(|secret| drop(headers.insert(header::AUTHORIZATION, secret.clone())));
         parts.headers = headers;
         let mut response = sender.send_request(Request::from_parts(parts, body)).await?;

@@ -1,9 +1,10 @@
 //! Limits the rate of requests by client: a token bucket per address.
 //!
-//! A client may send requests for [`BURST`] at once, and then at the rate of the settings. Clients behind a reverse proxy share its address.
+//! A client may send requests for [`BURST`] at once, and then at the rate of the settings. Clients behind a reverse proxy that the settings do not trust
+//! share its address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ impl Rates {
     }
 
     /// Returns the bucket of a client; `None`: its requests are not limited.
-    pub(super) fn of(&self, peer: SocketAddr, now: Instant) -> Option<Arc<Bucket>> {
+    pub(super) fn of(&self, client: IpAddr, now: Instant) -> Option<Arc<Bucket>> {
         let per_second = self.per_second?;
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= MAX_CLIENTS {
@@ -41,15 +42,7 @@ impl Rates {
             clients.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
         }
         let new = || Arc::new(Bucket { per_second, state: Mutex::new((per_second * BURST.as_secs_f64(), now)) });
-        Some(clients.entry(network(peer.ip())).or_insert_with(new).clone())
-    }
-}
-
-/// The address of a client. An IPv6 client has a whole network of 64 bits.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
-        address => address,
+        Some(clients.entry(client).or_insert_with(new).clone())
     }
 }
 
@@ -83,8 +76,8 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    fn peer(address: &str) -> SocketAddr {
-        SocketAddr::new(address.parse().unwrap(), 1)
+    fn peer(address: &str) -> IpAddr {
+        address.parse().unwrap()
     }
 
     #[test]
@@ -104,15 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_a_network_share_a_bucket_and_quiet_ones_are_forgotten() {
-        assert_eq!(network("2001:db8::1".parse().unwrap()), network("2001:db8::ffff:1".parse().unwrap()));
-        assert_ne!(network("2001:db8:0:1::1".parse().unwrap()), network("2001:db8::1".parse().unwrap()));
-        assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), network("10.0.0.1".parse().unwrap()));
+    fn quiet_clients_are_forgotten() {
         let (rates, begin) = (Rates::new(10), Instant::now());
         let busy = rates.of(peer("10.1.0.0"), begin).unwrap();
         assert!((0..20).all(|_| busy.take(begin).is_ok()));
         for n in 0..MAX_CLIENTS as u32 {
-            rates.of(SocketAddr::new(std::net::Ipv4Addr::from(0x0a02_0000 + n).into(), 1), begin);
+            rates.of(std::net::Ipv4Addr::from(0x0a02_0000 + n).into(), begin);
         }
         let n_known = rates.clients.lock().unwrap().len();
         assert!(n_known < 10, "{n_known}");

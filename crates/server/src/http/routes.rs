@@ -258,7 +258,7 @@ pub(super) fn routes() -> Vec<Route> {
             "get",
             "/readyz",
             PUBLIC,
-            "Answers 200 when the stored streams were started, 503 before and at the end.",
+            "Answers 200 when the stored streams were started, 503 before, at the end, and while the store cannot be written.",
             Answer::Other("text/plain"),
             get(api::ready),
         ),

@@ -5,17 +5,23 @@
 
 use axum::body::Bytes;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 
 use super::App;
+use super::clients::Client;
 use super::live::{KEEP_ALIVE, Place, send_in_time};
 use crate::error::Result;
 use crate::video::{Item, Video};
 
-pub(super) async fn socket(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
+pub(super) async fn socket(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    Path(name): Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
     let video = app.registry().feed(&name)?.video().clone();
-    let place = Place::take(&app)?;
+    let place = Place::take(&app, &client)?;
     // Clients send nothing but answers to pings.
     Ok(upgrade.max_message_size(4096).on_upgrade(move |socket| async move {
         send(socket, &app, &video).await;

@@ -28,10 +28,10 @@ impl Nodes {
     /// Makes the only node of a server, and starts the streams of the store.
     ///
     /// # Errors
-    /// Returns an error if the store cannot be read, or a thread cannot be started.
+    /// Returns an error if a thread cannot be started.
     pub fn alone(registry: Registry, store: Store) -> Result<Self, String> {
         let descriptions = Descriptions(Protection::Alone);
-        let (specs, damaged) = store.all()?;
+        let (specs, damaged) = store.all();
         damaged.iter().for_each(|reason| tracing::warn!("an entry of the store is skipped: {reason}"));
         let mut items = Vec::new();
         for spec in &specs {
@@ -40,7 +40,7 @@ impl Nodes {
                 Err(error) => tracing::warn!("an entry of the store is skipped: {error}"),
             }
         }
-        let coordinator = Local::on_disk(Box::new(store), items);
+        let coordinator = Local::on_disk(Box::new(store.clone()), items);
         let meter = Meter::new(None);
         let options = agent::Options {
             node: NAME.to_owned(),
@@ -51,7 +51,7 @@ impl Nodes {
             policy: PlacementPolicy { settle: Duration::ZERO, interval: INTERVAL, ..PlacementPolicy::default() },
         };
         let (member, directory) = (Box::new(coordinator.client()), Box::new(coordinator.client()));
-        let nodes = Self::start(member, directory, registry, (options, meter, descriptions, None))?;
+        let nodes = Self { store: Some(store), ..Self::start(member, directory, registry, (options, meter, descriptions, None))? };
         // A client has seen all items when it gets a reply.
         nodes.directory.call(Request::Read { key: keys::node(NAME) }).map_err(|error| error.to_string())?;
         // Each stream is known from the first request on. Its start may take longer.
@@ -82,14 +82,18 @@ impl Disk for Store {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::Limits;
+    use crate::config::{Config, Limits};
     use crate::events::EventKind;
     use crate::registry::tests::{Fake, registry, spec, wait_until};
     use crate::stream::{Change, State, StreamSpec};
 
     /// The only node of a server, whose backend is `fake`, with the streams of the store in a folder.
     pub(crate) fn alone_with(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Nodes {
-        let nodes = Nodes::alone(registry(folder, fake, limits), Store::open(folder).unwrap()).unwrap();
+        alone_with_config(folder, fake, |config| config.limits = limits)
+    }
+
+    pub(crate) fn alone_with_config(folder: &std::path::Path, fake: &Fake, set: impl FnOnce(&mut Config)) -> Nodes {
+        let nodes = Nodes::alone(registry(folder, fake, set), Store::open(folder).unwrap()).unwrap();
         wait_until(|| nodes.is_ready());
         nodes
     }
@@ -212,7 +216,7 @@ pub(crate) mod tests {
             assert_eq!((state.started.len(), state.stopped.len()), (1, 0));
         }
         wait_until(|| Store::open(folder.path()).is_ok());
-        let (specs, _) = Store::open(folder.path()).unwrap().all().unwrap();
+        let (specs, _) = Store::open(folder.path()).unwrap().all();
         assert_eq!(specs[0].publish, ["mqtt://broker/a"]);
     }
 
@@ -333,7 +337,7 @@ pub(crate) mod tests {
             assert!(nodes.registry().views().is_empty());
         }
         wait_until(|| Store::open(folder.path()).is_ok());
-        let (specs, _) = Store::open(folder.path()).unwrap().all().unwrap();
+        let (specs, _) = Store::open(folder.path()).unwrap().all();
         assert_eq!(specs, [spec("a..b", "test:1")]);
     }
 }

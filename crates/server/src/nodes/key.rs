@@ -16,6 +16,7 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::state_folder;
 use crate::token::Role;
 
 /// Length of the key in bytes.
@@ -50,7 +51,8 @@ impl Key {
             _ => failed(&error),
         })?;
         let written = file.write_all(format!("{HEAD} {}\n", STANDARD.encode(bytes)).as_bytes()).and_then(|()| file.sync_all());
-        written.map_err(|error| failed(&error))
+        // Root may create the key for a service that runs as another user.
+        written.and_then(|()| state_folder::protect(path, 0o600)).map_err(|error| failed(&error))
     }
 
     /// Reads the key from a file that [`Key::create`] has written.
@@ -149,7 +151,6 @@ impl fmt::Debug for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store;
 
     fn key(folder: &Path, name: &str) -> Key {
         Key::create(&folder.join(name)).unwrap();
@@ -187,9 +188,9 @@ mod tests {
         let tokens = [key.peer(), key.token(Role::Viewer), key.token(Role::Operator)];
         assert!(tokens[0] != tokens[1] && tokens[1] != tokens[2] && tokens[0] != tokens[2], "a viewer cannot act as a node");
         assert_eq!(format!("{key:?}"), "Key");
-        store::restrict(&path, 0o644).unwrap();
+        state_folder::protect(&path, 0o644).unwrap();
         assert!(Key::read(&path).unwrap_err().contains("chmod 600"));
-        store::restrict(&path, 0o600).unwrap();
+        state_folder::protect(&path, 0o600).unwrap();
         fs::write(&path, "roiflow-key-1 AAAA\n").unwrap();
         assert!(Key::read(&path).unwrap_err().contains("--create-key"));
     }

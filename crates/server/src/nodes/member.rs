@@ -438,7 +438,6 @@ mod tests {
     use roiflow_nodes::types::{Cause, Member, Ownership, Session};
 
     use super::*;
-    use crate::config::Limits;
     use crate::registry::tests::{Fake, registry, spec, wait_until};
 
     fn interruption(node: &str) -> Interruption {
@@ -448,7 +447,7 @@ mod tests {
 
     /// The streams of this node, whose backend is `fake`.
     fn streams(folder: &std::path::Path, fake: &Fake) -> Arc<Streams> {
-        Arc::new(Streams::new(registry(folder, fake, Limits::default()), Arc::new(Descriptions(Protection::None)), None))
+        Arc::new(Streams::new(registry(folder, fake, |_| {}), Arc::new(Descriptions(Protection::None)), None))
     }
 
     /// Waits until all wishes are fulfilled.

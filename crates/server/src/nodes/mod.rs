@@ -42,6 +42,7 @@ use crate::error::{Error, Result};
 use crate::events::EventKind;
 use crate::policy;
 use crate::registry::Registry;
+use crate::store::Store;
 use crate::stream::{Change, State, StreamSpec, StreamView};
 
 /// How often a change is tried again when another node has changed the same stream meanwhile.
@@ -86,6 +87,8 @@ pub struct Nodes {
     descriptions: Arc<Descriptions>,
     fence: Fence,
     results: Option<Arc<dyn ResultLog>>,
+    /// Keeps the streams; `None`: the other nodes do.
+    store: Option<Store>,
     /// Held while a stream is added, so that clients together do not add more streams than allowed.
     adding: Mutex<()>,
     /// Whether each stream of the store was started once.
@@ -215,6 +218,7 @@ impl Nodes {
             descriptions,
             fence,
             results,
+            store: None,
             adding: Mutex::default(),
             has_started: AtomicBool::new(false),
         })
@@ -261,6 +265,11 @@ impl Nodes {
             self.has_started.store(true, Ordering::Release);
         }
         self.has_started.load(Ordering::Acquire)
+    }
+
+    /// Why the store of the streams cannot be written; `None`: it can, or there is none.
+    pub(crate) fn store_failure(&self) -> Option<String> {
+        self.store.as_ref()?.failure()
     }
 
     /// The results that all nodes have published; `None`: they are not in one place that this node can read.
@@ -603,10 +612,11 @@ impl Nodes {
     /// The error of a change that the coordinator did not make.
     fn failed(&self, error: &CoordinatorError) -> Error {
         if self.is_alone() {
-            return Error::internal(match error {
-                CoordinatorError::Rejected(reason) => reason.clone(),
-                _ => "the store of the streams did not answer in time. Check that its disk can be written, then try again".to_owned(),
-            });
+            let message = match error {
+                CoordinatorError::Rejected(reason) => reason.as_str(),
+                _ => "the store of the streams did not answer in time. Check that its disk can be written, then try again",
+            };
+            return Error::new(503, "store_failed", message);
         }
         let message = format!("change the streams of all nodes failed: {error}. Try again when the coordinator answers");
         Error::new(503, "coordinator_unavailable", message)
