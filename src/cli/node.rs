@@ -112,7 +112,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
 
     let config = args.settings.config()?;
     let state = config.state.clone().map_or_else(serve::default_state, Ok)?;
-    let credentials = args.settings.credentials(terminal)?;
+    let logins = args.settings.logins(terminal)?;
     let tls = config.tls().map_err(usage)?.map(Arc::new);
     let mut tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
     if let Some(key) = key.as_ref().filter(|_| !tokens.is_empty() || !config.listen.ip().is_loopback()) {
@@ -122,7 +122,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     let spool = serve::spool(&config)?.unwrap_or_else(|| SpoolFolder { path: state.join("spool"), max_bytes: None, max_age: None });
     let destinations = Destinations { spool: Some(spool), publish: args.results_of(&address, &storage) };
     let of_backend = terminal.clone();
-    let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
+    let backend = Pipelines::new(logins.clone(), config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
     let (listen, rate) = (config.listen, config.limits.requests_per_second);
     let authorities = match (&tls, &args.ca) {
         (None, None) => Vec::new(),
@@ -130,6 +130,8 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     };
     let registry = Registry::new(Box::new(backend), Policy::new(config));
     serve::show_counts(&registry, telemetry);
+    registry.events().keep_in(&state);
+    serve::warn_of_root(&state, terminal);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
     let of_signals = service.clone();
@@ -137,7 +139,14 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
         of_signals.stop();
         let _ending = end.send(());
     };
-    signals::on_signal(terminal, end, serve::on_hangup(tls.as_ref(), &service, terminal))?;
+    let of_start = [
+        ("the settings", args.settings.config),
+        ("the tokens", Some(Tokens::path_in(&state))),
+        ("the bytes of the key", args.key),
+        ("the authorities", args.ca),
+    ];
+    let reads_again = serve::ReadsAgain::new(tls.clone(), logins, of_start);
+    signals::on_signal(terminal, end, serve::on_hangup(reads_again, &service, terminal))?;
     let scheme = serve::scheme(tls.as_ref(), listen, terminal);
     let bound = Server::bind(listen, rate, &tokens).map_err(usage)?;
 

@@ -55,20 +55,23 @@ impl Requests {
             let plans = match plans() {
                 Ok(plans) => plans,
                 Err(error) => {
-                    service.reload([]);
+                    service.reload([], &terminal.scrub(&format!("{error:#}")));
                     terminal.warn(format_args!("the description was not reloaded, and the run continues as before: {error:#}"));
                     continue;
                 }
             };
-            let mut valid = Vec::new();
+            let (mut valid, mut refused) = (Vec::new(), Vec::new());
             for (stream_idx, (stream, plan)) in streams.iter().zip(&plans).enumerate() {
                 let Some(stream) = stream.filter(|stream| is_running(handle, *stream)) else { continue };
                 match plan {
                     Ok(plan) => valid.push((stream_idx, stream, plan)),
-                    Err(error) => terminal.warn(format_args!("a stream was not reloaded, and continues as before: {error}")),
+                    Err(error) => {
+                        terminal.warn(format_args!("a stream was not reloaded, and continues as before: {error}"));
+                        refused.push(error.to_string());
+                    }
                 }
             }
-            service.reload(valid.iter().map(|(stream_idx, ..)| *stream_idx));
+            service.reload(valid.iter().map(|(stream_idx, ..)| *stream_idx), &terminal.scrub(&refused.join("; ")));
             valid.into_iter().for_each(|(_, stream, plan)| handle.reload(stream, plan));
         }
     }

@@ -17,9 +17,9 @@ use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, ImageRate, Input, Interrupt, Limits, Models,
-    Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels, naming,
-    outputs, streams,
+    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, ImageRate, Input, Interrupt, Limits, Logins,
+    Models, Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels,
+    naming, outputs, streams,
 };
 use crate::{folders, publish, redaction, stages};
 
@@ -236,14 +236,14 @@ fn check_skipped(n_images: u64) -> anyhow::Result<()> {
 }
 
 pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
-    let credentials = Credentials::read(args.input_credentials.as_deref())?;
-    terminal.hide(credentials.secrets());
-    credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
+    let (of_logins, file) = (terminal.clone(), args.input_credentials.clone());
+    let logins = Logins::new(move || Credentials::read(file.as_deref()), move |secrets| of_logins.hide(secrets))?;
+    logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
     let names = naming::names(&args.input, &args.name)?;
     let frame_memory = args.frame_memory.map(FrameMemoryArg::open).transpose()?;
     let is_many = names.len() > 1;
     let read = || {
-        let mut plans = read_plans(&args, &credentials, &names)?;
+        let mut plans = read_plans(&args, &logins, &names)?;
         plans.iter_mut().flatten().for_each(|plan| plan.outputs.frame_memory.clone_from(&frame_memory));
         anyhow::Ok(plans)
     };
@@ -280,6 +280,8 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     signals::handle(&interrupt, trace.as_ref(), &service, &reloads, terminal)?;
     let begin = Instant::now();
     let reads_again = || {
+        // A run with only a part of the new files would be neither the old one nor the new one.
+        logins.reload()?;
         let new = read()?;
         check_restart(&args, new.iter().flatten())?;
         Ok(new.into_iter().zip(&plans).filter(|(_, old)| old.is_ok()).map(|(new, _)| new).collect())
@@ -323,7 +325,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
 }
 
 /// Reads the pipeline description, and returns the plan of each input.
-fn read_plans(args: &Args, credentials: &Credentials, names: &[String]) -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> {
+fn read_plans(args: &Args, logins: &Logins, names: &[String]) -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> {
     let mut models = Models::default();
     let (spec, of_models) = match &args.pipeline {
         Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
@@ -340,7 +342,7 @@ fn read_plans(args: &Args, credentials: &Credentials, names: &[String]) -> anyho
         of_models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
     check_labels(&models, &set)?;
     let is_many = names.len() > 1;
-    let plans = args.input.iter().zip(names).map(|(input, name)| plan(args, (&spec, &set), credentials, input, name, is_many));
+    let plans = args.input.iter().zip(names).map(|(input, name)| plan(args, (&spec, &set), logins, input, name, is_many));
     Ok(plans.collect())
 }
 
@@ -355,12 +357,12 @@ struct Again<'a> {
 fn plan(
     args: &Args,
     (spec, set): (&Spec, &[(String, String)]),
-    credentials: &Credentials,
+    logins: &Logins,
     input: &str,
     name: &str,
     is_many: bool,
 ) -> Result<Plan, pipeline::Error> {
-    let parsed = Input::parse(input)?.with_credentials(credentials)?;
+    let parsed = Input::parse(input)?.with_logins(logins)?;
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
         return Err(pipeline::Error::usage(format!("--loop needs a file or images, got `{}`", streams::redacted(input))));
     }

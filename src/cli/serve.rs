@@ -1,7 +1,7 @@
 //! `roiflow serve`: runs streams that are added at run time, watched in a browser, and measured with Prometheus.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::service::Service;
 use super::signals;
 use super::telemetry::Telemetry;
 use super::terminal::Terminal;
-use crate::pipeline::{self, Credentials, SpoolFolder};
+use crate::pipeline::{self, Credentials, Logins, SpoolFolder};
 use crate::serve::{Destinations, Pipelines};
 use crate::{folders, stages};
 
@@ -41,7 +41,7 @@ pub(super) struct Args {
 pub(super) struct Settings {
     /// File with the settings of the server, such as server.toml; options replace its values
     #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
     /// Address on which the server accepts connections [default: 127.0.0.1:8080]; an address that other machines can reach needs a token
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -102,7 +102,7 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
         writeln!(std::io::stdout(), "{token}")?;
         return Ok(());
     }
-    let credentials = settings.credentials(terminal)?;
+    let logins = settings.logins(terminal)?;
     let tls = config.tls().map_err(|error| anyhow!(pipeline::Error::usage(error)))?.map(Arc::new);
     let tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
     stages::Engine::of_process().set_cache_folder(folders::model_cache());
@@ -110,10 +110,12 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
     let store = Store::open(&state).map_err(|error| anyhow!(error))?;
     let of_backend = terminal.clone();
     let destinations = Destinations { spool: spool(&config)?, ..Destinations::default() };
-    let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
+    let backend = Pipelines::new(logins.clone(), config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
     let (listen, rate) = (config.listen, config.limits.requests_per_second);
     let registry = Registry::new(Box::new(backend), Policy::new(config));
     show_counts(&registry, telemetry);
+    registry.events().keep_in(&state);
+    warn_of_root(&state, terminal);
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
     let of_signals = service.clone();
@@ -121,7 +123,9 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
         of_signals.stop();
         let _ending = end.send(());
     };
-    signals::on_signal(terminal, end, on_hangup(tls.as_ref(), &service, terminal))?;
+    let of_start = [("the settings", settings.config), ("the tokens", Some(Tokens::path_in(&state)))];
+    let reads_again = ReadsAgain::new(tls.clone(), logins, of_start);
+    signals::on_signal(terminal, end, on_hangup(reads_again, &service, terminal))?;
     let scheme = scheme(tls.as_ref(), listen, terminal);
     let bound = Server::bind(listen, rate, &tokens).map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
     let nodes = Arc::new(Nodes::alone(registry.clone(), store).map_err(|error| anyhow!(error))?);
@@ -146,6 +150,20 @@ pub(super) fn show_counts(registry: &Registry, telemetry: Option<&Telemetry>) {
     if let Some(telemetry) = telemetry {
         // They are set once.
         let _set = registry.hub().telemetry.set(telemetry.counts());
+    }
+}
+
+/// Warns if root runs a server in the folder of a service that runs as another user.
+pub(super) fn warn_of_root(state: &Path, terminal: &Terminal) {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.uid());
+    let owner_of_state = owner(state);
+    if owner(Path::new("/proc/self")) == 0 && owner_of_state != 0 {
+        terminal.warn(format_args!(
+            "the state folder `{}` belongs to the user {owner_of_state}, but root runs this server: results that wait in a spool will belong to root. Run \
+             the server as that user",
+            state.display()
+        ));
     }
 }
 
@@ -174,16 +192,49 @@ pub(super) fn scheme(tls: Option<&Arc<Tls>>, listen: SocketAddr, terminal: &Term
     if tls.is_some() { "https" } else { "http" }
 }
 
-/// Returns what SIGHUP does, if the server has no terminal: it reads the certificate again.
-pub(super) fn on_hangup(tls: Option<&Arc<Tls>>, service: &Service, terminal: &Terminal) -> Option<impl Fn() + Send + 'static> {
-    let (tls, service, terminal) = (tls.cloned(), service.clone(), terminal.clone());
-    let hang_up = move || {
-        match tls.as_ref().map(|tls| tls.reload()) {
-            Some(Ok(())) => terminal.print("the certificate was read again; later connections use it"),
-            Some(Err(error)) => terminal.warn(format_args!("the earlier certificate stays in use: {error}")),
-            None => terminal.print("SIGHUP: there is no certificate to read again; the server runs on"),
+/// What SIGHUP reads again, and the files that it can only compare.
+pub(super) struct ReadsAgain {
+    tls: Option<Arc<Tls>>,
+    logins: Logins,
+    /// Files that are read only at a start: what they are, their paths, and their contents at the start.
+    of_start: Vec<(&'static str, PathBuf, Option<Vec<u8>>)>,
+}
+
+impl ReadsAgain {
+    /// `of_start` are the files that are read only at a start.
+    pub(super) fn new(tls: Option<Arc<Tls>>, logins: Logins, of_start: impl IntoIterator<Item = (&'static str, Option<PathBuf>)>) -> Self {
+        let with_content = |(what, path): (_, Option<PathBuf>)| path.map(|path| (what, path.clone(), std::fs::read(path).ok()));
+        Self { tls, logins, of_start: of_start.into_iter().filter_map(with_content).collect() }
+    }
+
+    /// Reads everything again. Returns a sentence about each part that was read, and about each that was not.
+    fn read(&self) -> (Vec<String>, Vec<String>) {
+        let (mut read, mut not_read) = (Vec::new(), Vec::new());
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(())) => read.push("the certificate was read again; later connections use it".to_owned()),
+            Some(Err(error)) => not_read.push(format!("the earlier certificate stays in use: {error}")),
+            None => read.push("there is no certificate to read again".to_owned()),
         }
-        service.reload([]);
+        match self.logins.reload() {
+            Ok(()) => read.push("the logins of inputs were read again; later attempts to open an input use them".to_owned()),
+            Err(error) => not_read.push(format!("the earlier logins of inputs stay in use: {error}")),
+        }
+        for (what, path, _) in self.of_start.iter().filter(|(_, path, content)| std::fs::read(path).ok() != *content) {
+            not_read.push(format!("{what} in `{}` have changed, and are read only at a start. Restart the server", path.display()));
+        }
+        read.push("running streams keep their pipelines and models, which are read when a stream starts".to_owned());
+        (read, not_read)
+    }
+}
+
+/// Returns what SIGHUP does, if the server has no terminal: it reads again what can change while the server runs, and says what was not read.
+pub(super) fn on_hangup(reads_again: ReadsAgain, service: &Service, terminal: &Terminal) -> Option<impl Fn() + Send + 'static> {
+    let (service, terminal) = (service.clone(), terminal.clone());
+    let hang_up = move || {
+        let (read, not_read) = reads_again.read();
+        read.iter().for_each(|text| terminal.print(text));
+        not_read.iter().for_each(|text| terminal.warn(text));
+        service.reload([], &terminal.scrub(&not_read.join("; ")));
     };
     (!signals::has_terminal()).then_some(hang_up)
 }
@@ -200,11 +251,11 @@ impl Role {
 
 impl Settings {
     /// Reads the users and passwords of inputs, which no message shows from then on.
-    pub(super) fn credentials(&self, terminal: &Terminal) -> anyhow::Result<Credentials> {
-        let credentials = Credentials::read(self.input_credentials.as_deref())?;
-        terminal.hide(credentials.secrets());
-        credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
-        Ok(credentials)
+    pub(super) fn logins(&self, terminal: &Terminal) -> anyhow::Result<Logins> {
+        let (of_logins, file) = (terminal.clone(), self.input_credentials.clone());
+        let logins = Logins::new(move || Credentials::read(file.as_deref()), move |secrets| of_logins.hide(secrets))?;
+        logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
+        Ok(logins)
     }
 
     /// Starts to send spans and logs, if the settings or the environment name a collector.

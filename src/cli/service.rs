@@ -4,8 +4,8 @@
 //! - `READY=1` when each stream has delivered a frame, waits for a lost source, or has ended.
 //! - `WATCHDOG=1`, twice per interval of the unit, while each stream makes progress. A stream that waits for its source makes progress:
 //!   restarting the process would not bring the camera back.
-//! - `RELOADING=1` when SIGHUP arrives, and `READY=1` when each stream has reported whether it continues with the new
-//!   description.
+//! - `RELOADING=1` when SIGHUP arrives, with `STATUS=` and the reason if something could not be reloaded. `READY=1` when each stream has
+//!   reported whether it continues with the new description.
 //! - `STOPPING=1` when the first SIGINT or SIGTERM arrives, or at the end of a run without such a signal.
 
 use std::collections::BTreeSet;
@@ -113,8 +113,9 @@ impl Service {
         }
     }
 
-    /// Reports that these streams were requested to continue with a new description.
-    pub(super) fn reload(&self, streams: impl IntoIterator<Item = usize>) {
+    /// Reports that these streams were requested to continue with a new description. `not_read` says what was not reloaded; empty: nothing. systemd
+    /// has no other answer to a reload than "done", so this text is the status that `systemctl status` shows.
+    pub(super) fn reload(&self, streams: impl IntoIterator<Item = usize>, not_read: &str) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.lock();
         if !state.is_ready || state.is_stopping {
@@ -123,8 +124,10 @@ impl Service {
         state.reloading = streams.into_iter().collect();
         let is_reloaded = state.reloading.is_empty();
         drop(state);
+        let status = if not_read.is_empty() { String::new() } else { format!("not reloaded: {}", not_read.replace('\n', " ")) };
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => send(&[NotifyState::Reloading, now]),
+            // An empty status removes that of an earlier reload.
+            Ok(now) => send(&[NotifyState::Reloading, now, NotifyState::Status(&status)]),
             Err(error) => tracing::warn!("cannot read the clock for systemd: {error}"),
         }
         if is_reloaded {

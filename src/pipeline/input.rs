@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use roiflow_images::file::{self, IMAGE_EXTENSIONS, has_image_extension};
 
 use super::credentials::Credentials;
+use super::logins::Logins;
 use super::uri::Uri;
 use super::{Error, Result, numbered};
 use crate::redaction::{self, Secrets};
@@ -68,6 +69,25 @@ impl Input {
         match self {
             Self::Uri(uri) => Ok(Self::Uri(uri.with_credentials(credentials)?)),
             other => Ok(other),
+        }
+    }
+
+    /// Returns the input with the login for its host, which is read again for each attempt to open the input.
+    ///
+    /// # Errors
+    /// Returns an error if there is a password but no user.
+    pub fn with_logins(self, logins: &Logins) -> Result<Self> {
+        match self {
+            Self::Uri(uri) => Ok(Self::Uri(uri.with_logins(logins)?)),
+            other => Ok(other),
+        }
+    }
+
+    /// Returns the same input with the login that is valid now. Reads files.
+    pub(super) fn with_newest_login(&self) -> Self {
+        match self {
+            Self::Uri(uri) => Self::Uri(uri.with_newest_login()),
+            other => other.clone(),
         }
     }
 

@@ -337,7 +337,11 @@ impl Life {
         let send = move |built| inbox.send(supervisor::Input::OfSession(stream, attempt, Request::Built(Box::new(built))));
         let body = {
             let send = send.clone();
-            move || send(NewSession::build(&plan, first_frame, &snapshot))
+            move || {
+                // The camera may have got another password meanwhile.
+                plan.input = plan.input.with_newest_login();
+                send(NewSession::build(&plan, first_frame, &snapshot))
+            }
         };
         if let Err(error) = std::thread::Builder::new().name("roiflow-build".to_owned()).spawn(body) {
             send(Err(Error::failed(format!("cannot start the thread that builds a pipeline: {error}"))));

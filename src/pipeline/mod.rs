@@ -18,7 +18,7 @@
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
 //!   application the frames of a pipeline, without delaying them, and `compressed` the compressed frames of its source.
 //!
-//! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `numbered` finds images by their numbers, and
+//! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`], which [`logins`] reads again; `numbered` finds images by their numbers, and
 //! `images` reads them.
 //!
 //! Pipelines are built from the names and properties of elements. Only `carry`, `check`, `outputs` and `session` use types of elements. This module
@@ -45,6 +45,7 @@ pub mod input;
 mod life;
 pub mod limits;
 mod live;
+pub mod logins;
 pub mod models;
 pub mod naming;
 mod numbered;
@@ -78,6 +79,7 @@ pub use images::ImageRate;
 pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;
+pub use logins::Logins;
 pub use models::{Classifier, Models};
 pub use plan::{Crops, Outputs, Plan, SpoolFolder};
 pub use prepare::prepare;

@@ -11,12 +11,13 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::credentials::{Credentials, Login};
+use super::logins::Logins;
 use super::{Error, Result};
 use crate::redaction::{self, Secrets, percent_encoded};
 use crate::restart::is_live_scheme;
 
-/// Address of an input. `Debug` and `Display` output contains no credentials.
-#[derive(Clone, PartialEq, Eq)]
+/// Address of an input. `Debug` and `Display` output contains no credentials. Two addresses are equal if the user has given the same text.
+#[derive(Clone)]
 pub struct Uri {
     /// The address as given by the user.
     typed: String,
@@ -28,7 +29,17 @@ pub struct Uri {
     login: Login,
     /// Passphrase of SRT.
     passphrase: Option<String>,
+    /// Where the login comes from, if it may change.
+    logins: Option<Logins>,
 }
+
+impl PartialEq for Uri {
+    fn eq(&self, other: &Self) -> bool {
+        self.typed == other.typed
+    }
+}
+
+impl Eq for Uri {}
 
 impl Uri {
     /// Parses an address; `None` if the text does not begin with `scheme://`.
@@ -51,13 +62,13 @@ impl Uri {
             None => Login::default(),
         };
         let location = format!("{scheme}://{rest}");
-        Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
+        Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None, logins: None })
     }
 
     /// The address of standard input, written as `-`.
     pub fn stdin() -> Self {
         let (typed, scheme, location) = ("-".to_owned(), "fd".to_owned(), "fd://0".to_owned());
-        Self { typed, scheme, location, login: Login::default(), passphrase: None }
+        Self { typed, scheme, location, login: Login::default(), passphrase: None, logins: None }
     }
 
     /// Whether the data arrives through an open file descriptor, which cannot be opened again.
@@ -100,6 +111,26 @@ impl Uri {
             }
         }
         Ok(self)
+    }
+
+    /// Adds the login for this host, which [`Uri::with_newest_login`] reads again.
+    ///
+    /// # Errors
+    /// Returns an error if there is a password but no user.
+    pub fn with_logins(self, logins: &Logins) -> Result<Self> {
+        Ok(Self { logins: Some(logins.clone()), ..self.with_credentials(&logins.newest())? })
+    }
+
+    /// Returns the same address with the login that is valid now. Reads files.
+    pub(super) fn with_newest_login(&self) -> Self {
+        let Some((logins, typed)) = self.logins.as_ref().zip(Self::parse(&self.typed)) else { return self.clone() };
+        match typed.with_credentials(&logins.newest()) {
+            Ok(Self { location, login, passphrase, .. }) => Self { location, login, passphrase, ..self.clone() },
+            Err(error) => {
+                tracing::warn!("the earlier login stays in use: {error}");
+                self.clone()
+            }
+        }
     }
 
     /// Returns the address without credentials, for messages and results.

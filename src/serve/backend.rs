@@ -12,7 +12,7 @@ use super::running::{Observed, RunningStream, tap};
 use crate::elements::publish;
 use crate::frame::{Gap, Size};
 use crate::pipeline::{
-    self, Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap,
+    self, Error, ErrorKind, Input, Logins, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap,
     probe, spec,
 };
 use crate::redaction::Secrets;
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) handle: PipelineHandle,
     /// State of each stream, as the thread that receives events has recorded it.
     pub(super) observed: Mutex<HashMap<StreamId, Arc<Observed>>>,
-    credentials: Credentials,
+    logins: Logins,
     /// Folder with further descriptions.
     folder: Option<PathBuf>,
     destinations: Destinations,
@@ -58,14 +58,14 @@ impl Pipelines {
     /// # Errors
     /// Returns an error if a thread cannot be started.
     pub fn new(
-        credentials: Credentials,
+        logins: Logins,
         folder: Option<PathBuf>,
         destinations: Destinations,
         hide: impl Fn(Secrets) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let (handle, events) = PipelineHandle::new()?;
         let (observed, prepared) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { handle, observed, credentials, folder, destinations, prepared, hide: Box::new(hide) });
+        let shared = Arc::new(Shared { handle, observed, logins, folder, destinations, prepared, hide: Box::new(hide) });
         // A strong reference would keep the handle alive. But the events, and so this thread, end only when the handle is dropped.
         let of_thread = Arc::downgrade(&shared);
         let receive = move || {
@@ -95,7 +95,7 @@ impl Shared {
                 named.ok_or_else(|| Error::usage(format!("expected the name of a pipeline, got `{}`", start.pipeline)))?.read()?
             }
         };
-        let input = match Input::parse(&start.input)?.with_credentials(&self.credentials)? {
+        let input = match Input::parse(&start.input)?.with_logins(&self.logins)? {
             Input::Test(_) if start.repeat => Input::Test(ENDLESS),
             other => other,
         };
@@ -166,7 +166,7 @@ impl Backend for Pipelines {
     }
 
     fn probe(&self, input: &str) -> Result<Video, Failure> {
-        let input = Input::parse(input).and_then(|input| input.with_credentials(&self.0.credentials)).map_err(failure)?;
+        let input = Input::parse(input).and_then(|input| input.with_logins(&self.0.logins)).map_err(failure)?;
         (self.0.hide)(input.secrets());
         let video = match input {
             // The source of a plan with a test pattern.

@@ -113,6 +113,8 @@ mod serve_models;
 mod serve_page;
 #[cfg(feature = "serve")]
 mod serve_spool;
+#[cfg(feature = "serve")]
+mod serve_state;
 #[cfg(feature = "telemetry")]
 mod serve_telemetry;
 #[cfg(feature = "serve")]
