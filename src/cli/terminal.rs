@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
@@ -39,7 +39,8 @@ pub(super) struct Terminal {
 /// Text that waits for the thread that writes.
 #[derive(Default)]
 struct Queue {
-    started: Once,
+    /// Whether the thread that writes could be started; empty before the first text.
+    has_writer: OnceLock<bool>,
     state: Mutex<Waiting>,
     /// Notified at each change.
     changed: Condvar,
@@ -47,7 +48,6 @@ struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    has_writer: bool,
     lines: VecDeque<Vec<u8>>,
     /// Bytes in `lines`, and in the line that is being written.
     n_bytes: usize,
@@ -193,7 +193,7 @@ impl Terminal {
 
     /// Passes a text to the thread that writes. Returns the number of the text, or `None` if it was dropped, or was written by this thread.
     fn send(&self, bytes: &[u8]) -> Option<u64> {
-        self.queue.started.call_once(|| {
+        let has_writer = self.queue.has_writer.get_or_init(|| {
             let (queue, bars) = (self.queue.clone(), self.bars.clone());
             let write = move |bytes: &[u8]| {
                 let write = || {
@@ -202,10 +202,9 @@ impl Terminal {
                 // Bars that are not shown must not be locked while a write blocks.
                 if bars.is_hidden() { write() } else { bars.suspend(write) }
             };
-            let spawned = std::thread::Builder::new().name("roiflow-stderr".to_owned()).spawn(move || queue.write_all(write));
-            self.queue.lock().has_writer = spawned.is_ok();
+            std::thread::Builder::new().name("roiflow-stderr".to_owned()).spawn(move || queue.write_all(write)).is_ok()
         });
-        if self.queue.lock().has_writer {
+        if *has_writer {
             return self.queue.add(bytes);
         }
         let _unreportable = io::stderr().lock().write_all(bytes);
