@@ -5,7 +5,7 @@
 //! files of the same kind are deleted. Several stores, also of several processes, can use the same folder.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -32,17 +32,42 @@ impl FileStore {
     /// # Errors
     /// Returns an error if the folder cannot be created or read.
     pub fn open(folder: impl Into<PathBuf>, prefix: &str, max_bytes: u64) -> io::Result<Self> {
+        Ok(Self::open_recovering(folder, prefix, max_bytes, |_| false)?.0)
+    }
+
+    /// Like [`FileStore::open`]. Partial files of killed processes get their names if `is_usable` accepts them; returns their paths. A
+    /// process that writes such a file locks it as long as it writes.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be created or read.
+    pub fn open_recovering(
+        folder: impl Into<PathBuf>,
+        prefix: &str,
+        max_bytes: u64,
+        is_usable: impl Fn(&Path) -> bool,
+    ) -> io::Result<(Self, Vec<PathBuf>)> {
         let folder = folder.into();
         fs::create_dir_all(&folder)?;
-        let store = Self { folder, prefix: prefix.to_owned(), max_bytes, n_free: 0 };
-        let now = SystemTime::now();
-        for (time, path, _) in store.list(|name| name.starts_with(&format!(".{prefix}")) && name.ends_with(".part"))? {
-            if now.duration_since(time).is_ok_and(|age| age >= ABANDONED) {
-                // Another process may have removed the file.
-                let _removed = fs::remove_file(path);
+        let mut store = Self { folder, prefix: prefix.to_owned(), max_bytes, n_free: 0 };
+        let (now, mut recovered) = (SystemTime::now(), Vec::new());
+        for (time, part, n_bytes) in store.list(|name| name.starts_with(&format!(".{prefix}")) && name.ends_with(".part"))? {
+            let name = part.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix('.')?.strip_suffix(".part"));
+            let Some((name, _pid)) = name.and_then(|name| name.rsplit_once('.')) else { continue };
+            let path = store.path(name);
+            let lock = || fs::File::options().append(true).open(&part).map(|file| file.try_lock());
+            // Another store may recover or remove the file at the same time, so a failure is no error.
+            let is_recovered = is_usable(&part)
+                && matches!(lock(), Ok(Ok(())))
+                && !path.exists()
+                && store.make_room(n_bytes).is_ok()
+                && fs::rename(&part, &path).is_ok();
+            if is_recovered {
+                recovered.push(path);
+            } else if now.duration_since(time).is_ok_and(|age| age >= ABANDONED) && !matches!(lock(), Ok(Err(TryLockError::WouldBlock))) {
+                let _removed = fs::remove_file(part);
             }
         }
-        Ok(store)
+        Ok((store, recovered))
     }
 
     /// The path of a file with this name while it is incomplete. `name` begins with the prefix.
@@ -50,12 +75,17 @@ impl FileStore {
         self.folder.join(format!(".{name}.{}.part", std::process::id()))
     }
 
+    /// The path of a complete file with this name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// Gives a complete file its name, and returns its path. Deletes the oldest files if the limit is reached.
     ///
     /// # Errors
     /// Returns an error if the file alone is larger than the limit, or cannot be renamed. The partial file is removed.
     pub fn finish(&mut self, name: &str) -> io::Result<PathBuf> {
-        let (part, path) = (self.part(name), self.folder.join(name));
+        let (part, path) = (self.part(name), self.path(name));
         let renamed = fs::metadata(&part).and_then(|metadata| self.make_room(metadata.len())).and_then(|()| fs::rename(&part, &path));
         match renamed {
             Ok(()) => Ok(path),
@@ -218,6 +248,25 @@ mod tests {
         assert_eq!(folder.names(), [part("clip-2.mp4")]);
         assert_eq!(store.finish("clip-2.mp4").unwrap(), folder.0.join("clip-2.mp4"));
         assert_eq!(folder.names(), ["clip-2.mp4"]);
+    }
+
+    #[test]
+    fn usable_files_of_killed_processes_get_their_names() {
+        let folder = Folder::new("recover");
+        let store = FileStore::open(&folder.0, "clip-", 0).unwrap();
+        let part = |name: &str| store.part(name).file_name().unwrap().to_str().unwrap().to_owned();
+        let locked = fs::File::create(store.part("clip-1.mp4")).unwrap();
+        locked.try_lock().unwrap();
+        for name in ["clip-2.mp4", "clip-3.mp4"] {
+            fs::write(store.part(name), name).unwrap();
+            folder.age(&part(name), 7200);
+        }
+        let is_usable = |path: &Path| fs::read_to_string(path).is_ok_and(|text| text != "clip-3.mp4");
+        let recovered = || FileStore::open_recovering(&folder.0, "clip-", 0, is_usable).unwrap().1;
+        assert_eq!(recovered(), [folder.0.join("clip-2.mp4")]);
+        assert_eq!(folder.names(), [part("clip-1.mp4"), "clip-2.mp4".to_owned()]);
+        drop(locked);
+        assert_eq!(recovered(), [folder.0.join("clip-1.mp4")]);
     }
 
     #[test]

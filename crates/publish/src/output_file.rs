@@ -111,6 +111,11 @@ impl OutputFile {
         self.path.is_none()
     }
 
+    /// Whether the output is open.
+    pub fn is_open(&self) -> bool {
+        self.opened.is_some()
+    }
+
     /// Whether a muxer can seek in the output.
     pub fn is_seekable(&self) -> bool {
         if self.opened.as_ref().is_some_and(|opened| opened.is_shared) {
