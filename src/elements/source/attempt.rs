@@ -8,6 +8,8 @@ use crossbeam_channel::{Sender, bounded};
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::encoded::{Branch, Stopped};
+use super::imp::Shared;
 use super::worker::Signal;
 
 /// How long the end of a source is awaited. A source that takes longer is abandoned: it ends on its own thread.
@@ -18,10 +20,25 @@ const MAX_STOP: Duration = Duration::from_secs(5);
 pub(super) struct Timeline {
     /// End of the last frame, in running time.
     last_end: Option<gst::ClockTime>,
-    /// Shift of the current attempt's times, in nanoseconds.
-    offset: i64,
-    /// Whether a stream has begun downstream.
-    pub(super) has_begun: bool,
+    /// Shift of the current attempt's times, in nanoseconds. `None` before its first frame.
+    offset: Option<i64>,
+}
+
+impl Timeline {
+    /// Adds a frame with this running time. Returns the shift of the attempt's times.
+    pub(super) fn add(&mut self, bin: &gst::Bin, time: gst::ClockTime, duration: Option<gst::ClockTime>) -> i64 {
+        let last_end = self.last_end;
+        let offset = *self.offset.get_or_insert_with(|| {
+            last_end.filter(|last_end| time < *last_end).map_or(0, |last_end| {
+                let resumes_at = bin.current_running_time().map_or(last_end, |now| now.max(last_end));
+                i64::try_from((resumes_at - time).nseconds()).unwrap_or(0)
+            })
+        });
+        let shifted = time.nseconds().saturating_add_signed(offset);
+        let end = gst::ClockTime::from_nseconds(shifted) + duration.unwrap_or(gst::ClockTime::ZERO);
+        self.last_end = self.last_end.max(Some(end));
+        offset
+    }
 }
 
 /// Frames of one attempt: arrival of the first and of the last.
@@ -34,9 +51,11 @@ pub(super) struct Attempt {
     pad: gst::GhostPad,
     frames: Frames,
     is_current: Arc<AtomicBool>,
+    /// The branch of the pad `encoded`, if that pad was requested.
+    encoded: Option<Arc<Branch>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -47,7 +66,7 @@ impl Attempt {
     /// Returns the text of an error if GStreamer lacks the decoder's plugin.
     pub(super) fn new(
         bin: &gst::Bin,
-        pad: &gst::GhostPad,
+        shared: &Shared,
         uri: &str,
         timeline: &Arc<Mutex<Timeline>>,
         signals: &Sender<Signal>,
@@ -59,9 +78,11 @@ impl Attempt {
         decoder.set_locked_state(true);
         bin.add(&decoder).map_err(|error| error.to_string())?;
         decoder.set_bus(Some(&own_bus(bin, &decoder, &is_current, signals)));
-        lock(timeline).offset = 0;
+        lock(timeline).offset = None;
+        let encoded = lock(&shared.encoded).clone().zip(decoder.downcast_ref::<gst::Bin>());
+        let encoded = encoded.map(|(pad, source)| Branch::connect(source, bin, pad, timeline, &is_current, signals));
         let is_linked = AtomicBool::new(false);
-        let (ghost, timeline, signals) = (pad.clone(), timeline.clone(), signals.clone());
+        let (ghost, timeline, signals) = (shared.pad.clone(), timeline.clone(), signals.clone());
         let (of_pad, of_frames) = (is_current.clone(), frames.clone());
         let weak = bin.downgrade();
         decoder.connect_pad_added(move |_, decoded| {
@@ -74,7 +95,7 @@ impl Attempt {
                 let _sent = signals.send(Signal::Failed { reason: error.to_string(), is_refused: false });
             }
         });
-        Ok(Self { decoder, pad: pad.clone(), frames, is_current })
+        Ok(Self { decoder, pad: shared.pad.clone(), frames, is_current, encoded })
     }
 
     /// Arrival of the first and of the last frame.
@@ -95,9 +116,10 @@ impl Attempt {
         }
         let _removed = bin.remove(&self.decoder);
         let (stopped, is_stopped) = bounded::<()>(1);
-        let decoder = self.decoder;
+        let (decoder, parser) = (self.decoder, self.encoded.and_then(|encoded| encoded.stop()));
         let stop = move || {
             let _state = decoder.set_state(gst::State::Null);
+            parser.into_iter().for_each(Stopped::wait);
             drop((decoder, stopped));
         };
         if std::thread::Builder::new().name("roisource-stop".to_owned()).spawn(stop).is_ok() {
@@ -170,24 +192,10 @@ fn watch(
             *frames = Some((frames.map_or(now, |(first, _)| first), now));
             is_first
         };
-        let mut timeline = lock(&timeline);
-        timeline.has_begun = true;
-        if let Some(time) = running_time(pad, buffer) {
-            if is_first {
-                timeline.offset = timeline.last_end.filter(|last_end| time < *last_end).map_or(0, |last_end| {
-                    let resumes_at = bin.current_running_time().map_or(last_end, |now| now.max(last_end));
-                    i64::try_from((resumes_at - time).nseconds()).unwrap_or(0)
-                });
-            }
-            let shifted = time.nseconds().saturating_add_signed(timeline.offset);
-            let end = gst::ClockTime::from_nseconds(shifted) + buffer.duration().unwrap_or(gst::ClockTime::ZERO);
-            timeline.last_end = timeline.last_end.max(Some(end));
-        }
-        let offset = timeline.offset;
-        drop(timeline);
+        let offset = running_time(pad, buffer).map(|time| lock(&timeline).add(&bin, time, buffer.duration()));
         if is_first {
             // The offset applies to the segment, which is sent again before this frame.
-            if ghost.offset() != offset {
+            if let Some(offset) = offset.filter(|offset| ghost.offset() != *offset) {
                 ghost.set_offset(offset);
             }
             let _sent = signals.send(Signal::Delivers);
@@ -197,12 +205,12 @@ fn watch(
 }
 
 /// Keeps data of a probe from going on. `Drop` would do the same, but makes GStreamer 1.22 release events twice.
-fn consume(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
+pub(super) fn consume(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
     drop(info.data.take());
     gst::PadProbeReturn::Handled
 }
 
-fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
+pub(super) fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(buffer.pts()?)
 }

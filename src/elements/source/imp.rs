@@ -10,8 +10,8 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use super::Policy;
 use super::worker::{self, Job, Signal};
+use super::{Policy, encoded};
 use crate::redaction;
 use crate::restart::Restart;
 
@@ -42,6 +42,8 @@ impl Default for Settings {
 /// State that the element shares with the thread of the source.
 pub(super) struct Shared {
     pub(super) pad: gst::GhostPad,
+    /// The pad `encoded`, if it was requested.
+    pub(super) encoded: Mutex<Option<gst::GhostPad>>,
     /// The decoder of the current attempt.
     pub(super) decoder: Mutex<Option<gst::Element>>,
     /// Whether the element plays, and is not paused. The state of the element itself changes only after `play` has returned.
@@ -55,6 +57,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// All source pads.
+    pub(super) fn pads(&self) -> Vec<gst::GhostPad> {
+        [self.pad.clone()].into_iter().chain(lock(&self.encoded).clone()).collect()
+    }
+
     pub(super) fn count_restart(&self, gap: Duration) {
         let mut counts = lock(&self.counts);
         *counts = (counts.0 + 1, counts.1 + gap);
@@ -101,7 +108,8 @@ impl ObjectSubclass for RoiSource {
                 )
             })
             .build();
-        let shared = Shared { pad, decoder: Mutex::default(), is_playing: AtomicBool::new(false), counts: Mutex::default() };
+        let (encoded, decoder) = Default::default();
+        let shared = Shared { pad, encoded, decoder, is_playing: AtomicBool::new(false), counts: Mutex::default() };
         Self { shared: Arc::new(shared), settings: Mutex::default(), worker: Mutex::default() }
     }
 }
@@ -209,9 +217,38 @@ impl ElementImpl for RoiSource {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
             let caps = gst::Caps::new_empty_simple("video/x-raw");
             let src = gst::PadTemplate::new("src", gst::PadDirection::Src, gst::PadPresence::Always, &caps);
-            vec![src.expect("a valid template")]
+            let encoded = gst::PadTemplate::new("encoded", gst::PadDirection::Src, gst::PadPresence::Request, &encoded::caps());
+            vec![src.expect("a valid template"), encoded.expect("a valid template")]
         });
         &TEMPLATES
+    }
+
+    fn request_new_pad(&self, template: &gst::PadTemplate, _name: Option<&str>, _caps: Option<&gst::Caps>) -> Option<gst::Pad> {
+        let mut encoded = lock(&self.shared.encoded);
+        if encoded.is_some() {
+            gst::warning!(CAT, imp = self, "expected at most one pad `encoded`, got another request");
+            return None;
+        }
+        let decoded = self.shared.pad.clone();
+        let pad = gst::GhostPad::builder_from_template(template)
+            .name("encoded")
+            .query_function(move |pad, parent, query| match query.type_() {
+                // The parser before this pad has no peer upstream.
+                gst::QueryType::Latency => decoded.query(query),
+                _ => gst::Pad::query_default(pad, parent, query),
+            })
+            .build();
+        pad.set_active(true).ok()?;
+        self.obj().add_pad(&pad).ok()?;
+        *encoded = Some(pad.clone());
+        Some(pad.upcast())
+    }
+
+    fn release_pad(&self, pad: &gst::Pad) {
+        *lock(&self.shared.encoded) = None;
+        // An inactive pad has no frames. Removing it cannot fail, because it belongs to this element.
+        let _inactive = pad.set_active(false);
+        let _removed = self.obj().remove_pad(pad);
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {

@@ -4,13 +4,23 @@
 //! gst-launch-1.0 roisource uri=rtsp://camera/1 restart=on-error ! videoconvert ! roidetect model=face.onnx ! roipublish ! fakesink
 //! ```
 //!
-//! A bin with one source pad. While the source is lost, the pipeline keeps running: `roisource` pushes no frames, neither black nor repeated
+//! The pad `src` has decoded video. The request pad `encoded` has H.264 or H.265 as the source sends it, so `roirecord` can record it without
+//! encoding, also after the source was lost:
+//!
+//! ```text
+//! gst-launch-1.0 roisource name=camera uri=rtsp://camera/1 roirecord name=record folder=clips ! roipublish ! fakesink
+//!     camera.encoded ! queue ! record.video
+//!     camera.src ! queue ! videoconvert ! roidetect model=face.onnx ! record.sink
+//! ```
+//!
+//! While the source is lost, the pipeline keeps running: `roisource` pushes no frames, neither black nor repeated
 //! ones. It posts the element messages `source-lost` and `source-back`. The rules of restarts and delays are those of `roiflow run`
 //! ([`crate::restart`]).
 //!
 //! `worker` opens, watches and closes the source on its own thread, because each of these operations may block.
 
 mod attempt;
+pub(super) mod encoded;
 mod imp;
 mod worker;
 

@@ -142,7 +142,7 @@ impl Stream<'_> {
             }
         }
         let opened = Instant::now();
-        let attempt = match Attempt::new(bin, &self.job.shared.pad, &self.job.uri, &self.timeline, &self.job.sender) {
+        let attempt = match Attempt::new(bin, &self.job.shared, &self.job.uri, &self.timeline, &self.job.sender) {
             Ok(attempt) => attempt,
             Err(reason) => return Some(Outcome::End(End::Final, reason)),
         };
@@ -257,14 +257,14 @@ impl Stream<'_> {
     }
 
     fn push_eos(&self) {
-        let pad = &self.job.shared.pad;
-        let has_begun = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).has_begun;
-        if !has_begun {
-            // Each stream begins with these events.
-            pad.push_event(gst::event::StreamStart::new("roisource"));
-            pad.push_event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
+        for pad in self.job.shared.pads() {
+            if pad.sticky_event::<gst::event::StreamStart>(0).is_none() {
+                // Each stream begins with these events.
+                pad.push_event(gst::event::StreamStart::new("roisource"));
+                pad.push_event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
+            }
+            pad.push_event(gst::event::Eos::new());
         }
-        pad.push_event(gst::event::Eos::new());
     }
 }
 
