@@ -1,4 +1,4 @@
-//! `--events`: writes a line of JSON when a source is lost, and when it is back.
+//! `--events`: writes a line of JSON when a source or a recording is lost, and when it is back.
 //!
 //! Events are a separate output. Lines of results contain only frames, as programs that read the format of DL Streamer expect. In the
 //! results, the time without a source is visible as a gap in `time` and `timestamp`.
@@ -11,7 +11,7 @@ use crate::frame::json::{self, SourceEvent};
 use crate::pipeline::{Error, Event, IfExists, Result};
 use crate::publish::{self, Deadline, LineFile, Message, Options, Publisher};
 
-/// Writes the events of sources to a file. A separate thread writes them, so that a slow reader delays no stream.
+/// Writes the events of sources and recordings to a file. A separate thread writes them, so that a slow reader delays no stream.
 pub(super) struct Events(Publisher);
 
 impl Events {
@@ -32,15 +32,20 @@ impl Events {
         publisher.map(Self).map_err(|error| Error::failed(format!("cannot start the thread that writes events: {error}")))
     }
 
-    /// Writes a line if the event is about a source.
+    /// Writes a line if the event is about a source or a recording.
     pub(super) fn write(&self, event: &Event, stream: &str, source: &str) {
-        let reason;
+        let (reason, path);
         let event = match event {
             Event::SourceLost { reason: error } => {
                 reason = error.to_string();
                 SourceEvent::Lost { reason: &reason }
             }
             Event::SourceBack { gap, attempts } => SourceEvent::Back { gap: *gap, attempts: *attempts },
+            Event::RecordingLost { reason } => SourceEvent::RecordingLost { reason },
+            Event::RecordingContinued { reason, path: file } => {
+                path = file.to_string_lossy();
+                SourceEvent::RecordingContinued { reason, path: &path }
+            }
             _ => return,
         };
         let line = json::event_line(event, Some(stream), Some(source), SystemTime::now());

@@ -116,7 +116,7 @@ pub(super) struct Args {
     /// frame; 0: no limit
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     no_frame_timeout: Option<Timeout>,
-    /// Write a line of JSON when the source of a stream is lost, and when it is back; `-` is standard output
+    /// Write a line of JSON when the source or a recording of a stream is lost, and when it is back; `-` is standard output
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
@@ -487,6 +487,10 @@ fn play(
                 let (gap, attempts) =
                     (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
                 tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
+            }
+            Event::RecordingLost { reason } => tell(plan_idx, &format_args!("{reason}; the recording has stopped, and is tried again")),
+            Event::RecordingContinued { reason, path } => {
+                tell(plan_idx, &format_args!("{reason}; the recording continues in `{}`", path.display()));
             }
             Event::Reloaded(Ok(())) => tell(plan_idx, &"the stream continues with the new description"),
             Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("the stream was not reloaded, and continues as before: {error}")),

@@ -52,6 +52,7 @@ mod pads;
 mod payload;
 mod policy;
 mod pool;
+mod private_pipeline;
 mod properties;
 pub mod publish;
 pub mod record;
@@ -61,6 +62,7 @@ mod regions;
 mod relations;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 mod results_meta;
+pub(crate) mod retry;
 mod reuse;
 mod roi;
 mod scene;
@@ -70,7 +72,10 @@ mod stats;
 mod stream;
 mod tiles;
 pub mod track;
-pub mod video_file;
+pub mod video;
+mod video_file;
+mod video_parts;
+mod video_sink;
 mod work;
 
 use std::sync::{Once, OnceLock};
@@ -124,7 +129,7 @@ pub fn register_static() -> Result<(), glib::BoolError> {
         gst::init().map_err(|error| glib::bool_error!("GStreamer can't be initialized: {error}"))?;
         plugin_register_static()?;
         // Only `roiflow run` uses this element; the element is not part of the plugin.
-        gst::Element::register(None, video_file::NAME, gst::Rank::NONE, video_file::VideoFile::static_type())
+        gst::Element::register(None, video::NAME, gst::Rank::NONE, video::Video::static_type())
     })
     .clone()
 }

@@ -1,4 +1,4 @@
-//! `roiflow-video-file`: sink of `roiflow run` for encoded video. The element is not part of the plugin.
+//! Sink for the bytes of a video file, inside `roiflow-video` and `roirecord`. The element has no factory, so no gst-launch line has it.
 //!
 //! The element differs from `filesink` in three ways:
 //!
@@ -22,9 +22,6 @@ use gstreamer_base as gst_base;
 use super::if_exists::IfExists;
 use crate::publish::{Deadline, OutputFile};
 
-/// The name of the element in a gst-launch line.
-pub const NAME: &str = "roiflow-video-file";
-
 /// Name of the structure in the details of an error. Its field `closed` is true if the reader closed the destination.
 pub const WRITE_FAILED: &str = "roiflow-video-file-write-failed";
 
@@ -39,9 +36,14 @@ impl VideoFile {
         self.imp().deadline.set(deadline);
     }
 
-    /// Whether bytes were written since the start.
-    pub fn has_written(&self) -> bool {
-        self.imp().has_written()
+    /// Number of bytes written since the start.
+    pub fn n_written(&self) -> u64 {
+        self.imp().with_state(|state| state.n_written).unwrap_or(0)
+    }
+
+    /// Whether the file was opened since the start.
+    pub fn is_open(&self) -> bool {
+        self.imp().with_state(|state| state.file.is_open()).unwrap_or(false)
     }
 }
 
@@ -59,15 +61,15 @@ mod imp {
     const MAX_HELD_BYTES: usize = 64 << 20;
 
     /// State of the element from its start until its stop.
-    struct State {
-        file: OutputFile,
+    pub(super) struct State {
+        pub(super) file: OutputFile,
         /// The first bytes of the file, which are held back until the video can be played. `None` once they were written.
         held: Option<Vec<u8>>,
         /// Position in the file at which the next bytes belong.
         position: u64,
         /// Current position of the open file, which differs from `position` before a seek.
         at: u64,
-        n_written: u64,
+        pub(super) n_written: u64,
     }
 
     #[derive(Default)]
@@ -233,8 +235,8 @@ mod imp {
     }
 
     impl VideoFile {
-        pub(super) fn has_written(&self) -> bool {
-            self.state.lock().unwrap().as_ref().is_some_and(|state| state.n_written > 0)
+        pub(super) fn with_state<T>(&self, read: impl FnOnce(&State) -> T) -> Option<T> {
+            self.state.lock().unwrap().as_ref().map(read)
         }
     }
 

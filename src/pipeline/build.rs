@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, PUBLISH, SOURCE, WINDOW};
-use super::{Error, Input, Plan, Result, decoders, display, outputs, parse, properties, upright};
+use super::{Error, Input, Plan, Result, decoders, display, parse, properties, upright};
 use crate::elements::{self, publish::RoiPublish};
 
 /// Builds the pipeline without starting it.
@@ -53,7 +53,6 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             }
         });
     }
-    outputs::keep_size_even(&pipeline);
     let publish = pipeline.by_name(PUBLISH).and_then(|publish| publish.downcast::<RoiPublish>().ok());
     if let (Some(publish), Some(memory)) = (publish, &plan.outputs.frame_memory) {
         publish.set_frame_memory(memory.clone());

@@ -12,13 +12,14 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::Plan;
-use super::plan::{Assignment, ENTRY, PUBLISH, SINK};
+use super::plan::{ENTRY, PUBLISH};
 use super::stats::Meter;
 use crate::elements::analytics::RoiAnalytics;
 use crate::elements::caps;
 use crate::elements::publish::{Numbering, RoiPublish};
+use crate::elements::record::RoiRecord;
 use crate::elements::track::RoiTrack;
-use crate::elements::video_file::VideoFile;
+use crate::elements::video::{self, Video};
 use crate::frame::Size;
 use crate::stages::SceneCounts;
 
@@ -34,10 +35,8 @@ pub(super) struct Carried {
     scene_counts: Vec<(String, SceneCounts)>,
     /// Whether the file of results was opened.
     has_results: bool,
-    /// Whether the video file of the last pipeline was opened.
-    has_video: bool,
-    /// The current video file, if it is not the first video file of the stream.
-    video: Option<PathBuf>,
+    /// The last video file, and whether it has bytes.
+    video: Option<(PathBuf, bool)>,
     /// The FIFO of the output, which stays open so that its reader does not receive end-of-file between two pipelines.
     fifo: Option<File>,
     /// Size of the frames of the last pipeline that had frames.
@@ -47,7 +46,7 @@ pub(super) struct Carried {
 impl Carried {
     /// Collects the values of one pipeline before it is stopped.
     pub(super) fn of(pipeline: &gst::Pipeline, plan: &Plan, meter: &Meter) -> Self {
-        let (mut numbering, mut n_published, mut has_video) = (Numbering::default(), 0, false);
+        let (mut numbering, mut n_published, mut video) = (Numbering::default(), 0, None);
         let (mut track_ids, mut scene_counts) = (Vec::new(), Vec::new());
         for element in pipeline.iterate_recurse().into_iter().flatten() {
             if let Some(publish) = element.downcast_ref::<RoiPublish>() {
@@ -58,8 +57,8 @@ impl Carried {
                 track_ids.push((track.name().to_string(), track.last_id()));
             } else if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
                 scene_counts.push((analytics.name().to_string(), analytics.counts()));
-            } else if let Some(file) = element.downcast_ref::<VideoFile>() {
-                has_video |= file.has_written();
+            } else if let Some(element) = element.downcast_ref::<Video>() {
+                video = element.file();
             }
         }
         let has_results = n_published > 0;
@@ -69,8 +68,7 @@ impl Carried {
             track_ids,
             scene_counts,
             has_results,
-            has_video,
-            video: plan.assignments.iter().find(|set| set.element == SINK && set.property == "location").map(|set| (&set.value).into()),
+            video,
             fifo: plan.outputs.json.as_deref().filter(|_| has_results).and_then(open_fifo),
             size: frame_size(pipeline),
         }
@@ -96,10 +94,6 @@ impl Carried {
             let if_exists = next.assignments.iter_mut().filter(|set| set.element.starts_with(PUBLISH) && set.property == "if-exists");
             if_exists.for_each(|set| set.value = "append".to_owned());
         }
-        if let (Some(first), Some(current)) = (&plan.outputs.video, &self.video) {
-            let path = if self.has_video { next_part(first, current) } else { current.clone() };
-            set(&mut next.assignments, SINK, "location", &path.to_string_lossy());
-        }
         if let Some(n_frames) = &mut next.limits.n_frames {
             *n_frames = n_frames.saturating_sub(self.n_frames).max(1);
         }
@@ -121,6 +115,11 @@ impl Carried {
             } else if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
                 let counts = self.scene_counts.iter().find(|(name, _)| *name == analytics.name());
                 analytics.continue_counts(counts.map(|(_, counts)| counts.clone()).unwrap_or_default());
+            } else if let Some(record) = element.downcast_ref::<RoiRecord>() {
+                record.continue_recording();
+            } else if let (Some(video), Some((last, is_used))) = (element.downcast_ref::<Video>(), &self.video) {
+                let first = PathBuf::from(video.property::<String>("location"));
+                video.continue_at(if *is_used { video::next_part(&first, last) } else { last.clone() });
             }
         }
     }
@@ -132,21 +131,6 @@ pub(super) fn frame_size(pipeline: &gst::Pipeline) -> Option<Size> {
     caps::size_in_caps(&caps)
 }
 
-fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &str) {
-    for set in assignments.iter_mut().filter(|set| set.element == element && set.property == property) {
-        set.value = value.to_owned();
-    }
-}
-
-/// Returns the path of the next part of a video: the first path at which no file exists.
-fn next_part(first: &Path, current: &Path) -> PathBuf {
-    let stem = first.file_stem().unwrap_or_default().to_string_lossy();
-    let ending = first.extension().unwrap_or_default().to_string_lossy();
-    let parts = (2_u64..).map(|n| first.with_file_name(format!("{stem}.part{n}.{ending}")));
-    let mut free = parts.filter(|path| path != current && std::fs::symlink_metadata(path).is_err());
-    free.next().unwrap_or_else(|| current.to_owned())
-}
-
 /// `O_NONBLOCK` of Linux, so that opening a FIFO without a reader does not block.
 const O_NONBLOCK: i32 = 0o4000;
 
@@ -154,20 +138,4 @@ fn open_fifo(path: &Path) -> Option<File> {
     let is_fifo = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
     let open = || File::options().write(true).custom_flags(O_NONBLOCK).open(path).ok();
     is_fifo.then(open).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_video_never_replace_files() {
-        let folder = std::env::temp_dir().join(format!("roiflow-parts-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let first = folder.join("door.1.mp4");
-        assert_eq!(next_part(&first, &first), folder.join("door.1.part2.mp4"));
-        std::fs::write(folder.join("door.1.part2.mp4"), "").unwrap();
-        assert_eq!(next_part(&first, &first), folder.join("door.1.part3.mp4"));
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
 }

@@ -1,6 +1,7 @@
 //! The handle with which an application adds, monitors, drains, stops and removes streams while other streams run.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -110,6 +111,19 @@ pub enum Event {
         gap: Duration,
         /// Number of attempts, including the successful one.
         attempts: u64,
+    },
+    /// A recording has stopped, for example because the disk is full. The stream goes on, and the recording is tried again. This event
+    /// occurs once until the recording continues.
+    RecordingLost {
+        /// Why the recording has stopped.
+        reason: String,
+    },
+    /// A recording continues in a new file, after a failure or because the size of the frames has changed.
+    RecordingContinued {
+        /// Why there is a new file.
+        reason: String,
+        /// The new file.
+        path: PathBuf,
     },
     /// Result of [`PipelineHandle::reload`]. `Ok`: the stream continues with the new plan. `Err`: the new plan is invalid, and
     /// the stream continues with its earlier plan.

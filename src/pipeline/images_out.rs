@@ -11,6 +11,8 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gst::prelude::*;
 use gst_video::VideoFrameExt;
@@ -22,7 +24,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use super::{Error, Input, Outputs, Plan, Result, streams};
-use crate::elements::{caps, meta, origin};
+use crate::elements::{caps, meta, origin, retry};
 use crate::frame::Size;
 use crate::publish::IfExists;
 
@@ -306,10 +308,11 @@ pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Re
     Ok(format!("tee name={SINK}-tee {SINK}-tee. ! queue ! {write} {SINK}-tee. ! queue ! {video}"))
 }
 
-/// Makes a pipeline write its frames as image files, if the plan requests images. If a file cannot be written, the stream ends with an
-/// error. `first_frame` is added to the frame numbers in file names.
-pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64) -> Result<()> {
-    let Some(images) = plan.outputs.images.clone() else { return Ok(()) };
+/// Makes a pipeline write its frames as image files, if the plan requests images. A file that cannot be written does not end the stream.
+/// `first_frame` is added to the frame numbers in file names. Returns the number of frames that could not be written, which grows.
+pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64) -> Result<Arc<AtomicU64>> {
+    let n_failed = Arc::new(AtomicU64::new(0));
+    let Some(images) = plan.outputs.images.clone() else { return Ok(n_failed) };
     let sink = pipeline.by_name(SINK).and_then(|sink| sink.downcast::<gst_app::AppSink>().ok());
     let sink = sink.ok_or_else(|| Error::usage("the graph has no output for images: end it with `{video}`"))?;
     let (targets, stem) = match &plan.input {
@@ -319,6 +322,9 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64
     };
     let replaces = plan.outputs.if_exists != IfExists::Fail;
     let mut n_frames: u64 = 0;
+    // Why images are not written at present.
+    let mut lost: Option<String> = None;
+    let n_lost = n_failed.clone();
     let write = move |sink: &gst_app::AppSink| {
         let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
         let frame_idx = n_frames;
@@ -331,22 +337,30 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64
                 Some(images.target(&stem, Format::Jpeg))
             }
         };
-        write_sample(&sample, target, images.ending, replaces).map_err(|error| {
-            gst::element_error!(sink, gst::ResourceError::Write, ("{error}"));
-            gst::FlowError::Error
-        })?;
+        match write_sample(&sample, target, images.ending, replaces) {
+            Ok(path) => lost.take().iter().for_each(|reason| retry::report(sink, reason, Some(&path))),
+            Err(error) => {
+                n_lost.fetch_add(1, Ordering::AcqRel);
+                if lost.is_none() {
+                    let reason = error.to_string();
+                    retry::report(sink, &reason, None);
+                    lost = Some(reason);
+                }
+            }
+        }
         Ok(gst::FlowSuccess::Ok)
     };
     sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(write).build());
-    Ok(())
+    Ok(n_failed)
 }
 
+/// Writes a frame as an image, and returns its path.
 fn write_sample(
     sample: &gst::Sample,
     target: impl Fn(&gst::BufferRef, Size) -> Option<PathBuf>,
     ending: Ending,
     replaces: bool,
-) -> Result<()> {
+) -> Result<PathBuf> {
     let failed = |reason: &str| Error::failed(format!("cannot write an image: {reason}"));
     let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("the pipeline delivered no buffer or no caps"))?;
     let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
@@ -361,8 +375,10 @@ fn write_sample(
         Ending::OfTemplate(format) => format,
         Ending::OfInput => Format::of(&path).unwrap_or(Format::Png),
     };
-    write_file(&path, &pixels, (width, height), format, replaces)
-        .map_err(|error| Error::failed(format!("cannot write image `{}`: {error}", path.display())))
+    match write_file(&path, &pixels, (width, height), format, replaces) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(Error::failed(format!("cannot write image `{}`: {error}", path.display()))),
+    }
 }
 
 /// Writes an image file atomically. If `replaces` is true, an existing file is replaced. If it is false, an existing file is an error.

@@ -477,7 +477,7 @@ impl Life {
             self.past.stats.time_down += since.elapsed();
         }
         let ending = std::mem::take(&mut self.past);
-        let lost = super::session::lines_lost(&self.plan, &ending.stats);
+        let lost = super::outputs::lost(&self.plan, &ending.stats);
         ControlFlow::Break(error.or(lost).map_or(Ok(ending), Err))
     }
 }

@@ -1,5 +1,5 @@
 //! Checks the files that a run writes: no output is an input file, and each file has one writer. Also chooses the elements that write
-//! video.
+//! video, and reports outputs that were lost.
 //!
 //! The checks compare files, not paths. Existing files are compared by device and inode after links are followed, and new files by
 //! folder and name. All checks happen before any output is opened; see [`check`].
@@ -14,13 +14,11 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{PUBLISH, SINK};
+use super::stats::Stats;
 use super::{Error, Input, Outputs, Plan, Result, build, images_out};
-use crate::elements::video_file;
+use crate::elements::video;
 use crate::publish::{self, Deadline, IfExists, OutputFile};
 use crate::stages::files;
-
-/// Name of the element that makes width and height of the video even, which encoders with subsampled chroma require.
-pub(super) const EVEN: &str = "roiflow-even";
 
 /// Maximum size of a description file.
 const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
@@ -334,51 +332,31 @@ impl Outputs {
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
     // An encoder with lookahead delays frames. A window would wait for these frames, and a loop would assign wrong timestamps to them. When
     // a live source or the process stops, these frames would be lost. So lookahead is turned off for windows, loops and live sources.
-    let is_live = matches!(input, Input::Uri(_));
-    let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
-    // Scale input images to one size, because their sizes may differ, and mp4 allows only one size.
+    let low_latency = outputs.show || outputs.repeat || matches!(input, Input::Uri(_));
+    // Scale input images to one size, because their sizes may differ, and a video has only one size.
     let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
-    let encode = format!(
-        "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
-    );
-    let sink = |more: &str| format!("{} name={SINK}{more}", video_file::NAME);
-    if publish::is_stdout(path) {
-        return Ok((format!("{encode} ! matroskamux streamable=true ! {}", sink("")), "-".into()));
-    }
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let goes_back = OutputFile::new(path, outputs.if_exists, Deadline::default()).is_seekable();
-    // Write the file in fragments, so that it can be played at any time. At the end, one index for the whole file replaces the indexes
-    // of the fragments.
-    let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
-    let muxer = match (&*ending, goes_back) {
-        ("mp4" | "m4v", true) => format!("mp4mux {fragments}"),
-        ("mov", true) => format!("qtmux {fragments}"),
-        ("mkv", true) => "matroskamux".to_owned(),
-        ("mp4" | "m4v", false) => "mp4mux fragment-duration=500 streamable=true".to_owned(),
-        ("mov", false) => "qtmux fragment-duration=500 streamable=true".to_owned(),
-        (_, false) if ending == "mkv" || is_shared(path) => "matroskamux streamable=true".to_owned(),
-        _ => return Err(Error::usage(format!("video `{}`: expected a file that ends in .mp4, .mov or .mkv, or `-`", path.display()))),
-    };
+    video::check(path, outputs.if_exists).map_err(Error::usage)?;
+    let path = if publish::is_stdout(path) { Path::new("-") } else { path };
     check_destination("--video", path, outputs.if_exists)?;
-    let sink = sink(if muxer.contains("first-moov") { " hold-until-moov=true" } else { "" });
-    Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
+    Ok((format!("{scale}{} name={SINK} low-latency={low_latency}", video::NAME), path.to_owned()))
 }
 
-/// Makes the `videobox` crop or pad the frames when their size is known, because the encoder accepts only even sizes from 16 x 16. The
-/// `videoscale` after the `videobox` then changes nothing, but without the `videoscale`, negotiation would fail: the encoder's limits are
-/// queried before the size of the frames is known.
-pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
-    let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
-    let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };
-    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |pad, info| {
-        if let Some(gst::EventView::Caps(caps)) = info.event().map(|event| event.view())
-            && let Some(structure) = caps.caps().structure(0)
-            && let (Ok(width), Ok(height)) = (structure.get::<i32>("width"), structure.get::<i32>("height"))
-            && let Some(element) = pad.parent_element()
-        {
-            element.set_property("right", even(width));
-            element.set_property("bottom", even(height));
-        }
-        gst::PadProbeReturn::Ok
-    });
+/// Returns an error if results or recordings could not be written.
+pub(super) fn lost(plan: &Plan, stats: &Stats) -> Option<Error> {
+    let (n_lost, n_failed) = (stats.n_lines_lost, stats.n_recordings_failed);
+    if n_lost == 0 && n_failed > 0 {
+        let recording = match &plan.outputs {
+            Outputs { video: Some(path), .. } => format!("video `{}`", path.display()),
+            Outputs { images: Some(images), .. } => format!("images `{images}`"),
+            _ => "recording".to_owned(),
+        };
+        let times = if n_failed == 1 { "once".to_owned() } else { format!("{n_failed} times") };
+        return Some(Error::failed(format!("{recording}: frames are missing, because writing failed {times}; the warnings say why")));
+    }
+    let destination = match &plan.outputs.json {
+        Some(path) if plan.outputs.publish.is_empty() => format!("`{}`", path.display()),
+        Some(_) => "the destinations of --json and --publish".to_owned(),
+        None => "the destinations of --publish".to_owned(),
+    };
+    (n_lost > 0).then(|| Error::failed(format!("{n_lost} lines of results could not be written to {destination}")))
 }

@@ -2,7 +2,7 @@
 //! determines why the pipeline has ended.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
 use super::run::MAX_WARNINGS;
-use super::stats::{Meter, Stats};
+use super::stats::Meter;
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{
@@ -25,7 +25,8 @@ use super::{
 };
 use crate::elements;
 use crate::elements::publish::{self, RoiPublish};
-use crate::elements::video_file::{self, VideoFile};
+use crate::elements::retry;
+use crate::elements::video::{self, Video};
 use crate::frame::Size;
 use crate::redaction::Secrets;
 use crate::restart::{End, Fault};
@@ -87,6 +88,8 @@ pub(super) struct Parts {
     meter: Arc<Meter>,
     supervision: Supervision,
     images: images::Feed,
+    /// Number of frames that could not be written as images.
+    n_images_failed: Arc<AtomicU64>,
     /// Whether the pipeline was stopped. After that, its state must not change. The lock is held during state changes.
     is_stopped: Mutex<bool>,
     changes: live::Pending,
@@ -219,12 +222,13 @@ impl NewSession {
             outputs::check_built(&pipeline, plan)?;
             let meter = Arc::new(Meter::new(&pipeline, plan));
             let supervision = Supervision::new(&pipeline, plan);
-            images_out::write_from(&pipeline, plan, first_frame)?;
+            let n_images_failed = images_out::write_from(&pipeline, plan, first_frame)?;
             tap::install(&pipeline, plan);
             let images = images::Feed::default();
             let (is_stopped, changes) = (Mutex::new(false), live::Pending::default());
+            let (plan_of_parts, secrets) = (plan.clone(), secrets.clone());
             let mut parts =
-                Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped, changes };
+                Parts { plan: plan_of_parts, secrets, pipeline, meter, supervision, images, n_images_failed, is_stopped, changes };
             display::open(&parts.pipeline)?;
             parts.images = feed_images(&parts.pipeline, plan)?;
             Ok(Self(parts))
@@ -530,6 +534,14 @@ impl Session {
     }
 
     fn on_warning(&mut self, warning: &gst::message::Warning) {
+        if let Some((reason, path)) = retry::read(warning.details()) {
+            let reason = self.parts.secrets.scrub(&reason).into_owned();
+            let event = match path {
+                Some(path) => Event::RecordingContinued { reason, path },
+                None => Event::RecordingLost { reason },
+            };
+            return self.board.report(self.stream, event);
+        }
         if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
             // No further results can be written. Drain the stream, so that the other output files are complete.
             let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
@@ -695,10 +707,11 @@ impl Parts {
         self.stop();
         // Read the number of lost lines after the stop, because the stop writes or drops the lines that are still queued.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
+        ending.stats.n_recordings_failed = self.n_recordings_failed();
         ending.n_skipped_images = self.images.n_skipped();
         let failure = match (self.images.nothing_read(), played) {
             (Some(error), _) | (None, Err(error)) => Some(error),
-            (None, Ok(failure)) => lines_lost(&self.plan, &ending.stats).or(failure),
+            (None, Ok(failure)) => outputs::lost(&self.plan, &ending.stats).or(failure),
         };
         let error = failure.map(|failure| failure.scrubbed(&self.secrets));
         Finished { ending, error, end, carried: None }
@@ -718,10 +731,17 @@ impl Parts {
             if let Some(publish) = element.downcast_ref::<RoiPublish>() {
                 publish.write_until(deadline);
             }
-            if let Some(file) = element.downcast_ref::<VideoFile>() {
-                file.write_until(deadline);
+            if let Some(video) = element.downcast_ref::<Video>() {
+                video.write_until(deadline);
             }
         }
+    }
+
+    /// Returns the number of failures of recordings.
+    fn n_recordings_failed(&self) -> u64 {
+        let elements = self.pipeline.iterate_recurse().into_iter().flatten();
+        let of_videos: u64 = elements.filter_map(|element| element.downcast_ref::<Video>().map(Video::n_failures)).sum();
+        of_videos + self.n_images_failed.load(Ordering::Acquire)
     }
 
     /// Starts the pipeline. Returns false if an element fails or the pipeline was stopped.
@@ -783,17 +803,6 @@ impl Parts {
     }
 }
 
-/// Returns an error if results could not be written.
-pub(super) fn lines_lost(plan: &Plan, stats: &Stats) -> Option<Error> {
-    let n_lost = stats.n_lines_lost;
-    let destination = match &plan.outputs.json {
-        Some(path) if plan.outputs.publish.is_empty() => format!("`{}`", path.display()),
-        Some(_) => "the destinations of --json and --publish".to_owned(),
-        None => "the destinations of --publish".to_owned(),
-    };
-    (n_lost > 0).then(|| Error::failed(format!("{n_lost} lines of results could not be written to {destination}")))
-}
-
 impl Drop for Parts {
     /// Stops the pipeline if it was built but its session never ran. After a session, the pipeline is already stopped.
     fn drop(&mut self) {
@@ -823,7 +832,7 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
 /// Returns `Some` if an error or warning reports that results could not be written. The value is true if the reader of standard
 /// output has closed the pipe.
 fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
-    let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
+    let details = details.filter(|details| [publish::WRITE_FAILED, video::WRITE_FAILED].contains(&details.name().as_str()))?;
     let is_closed = details.get::<bool>("closed").unwrap_or(false);
     let to_stdout = |source: &gst::Object| {
         let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());

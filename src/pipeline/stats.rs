@@ -42,6 +42,8 @@ pub struct Stats {
     pub not_inferred: Vec<NotInferred>,
     /// Number of JSON lines that could not be written.
     pub n_lines_lost: u64,
+    /// Number of failures of recordings, which are videos and images. After each failure, frames may be missing in the recording.
+    pub n_recordings_failed: u64,
     /// The servers and files of `--publish`.
     pub destinations: Box<Destinations>,
     /// Number of restarts after the source was lost. Attempts that delivered no frame are included.
@@ -126,6 +128,7 @@ impl Stats {
             sum.n_failed += stats.n_failed;
             sum.n_dropped += stats.n_dropped;
             sum.n_lines_lost += stats.n_lines_lost;
+            sum.n_recordings_failed += stats.n_recordings_failed;
             sum.n_restarts += stats.n_restarts;
             sum.n_outages += stats.n_outages;
             sum.time_down += stats.time_down;
@@ -185,6 +188,7 @@ impl Stats {
             n_failed: self.n_failed,
             n_dropped: self.n_dropped,
             n_lines_lost: self.n_lines_lost,
+            n_recordings_failed: self.n_recordings_failed,
             n_restarts: self.n_restarts,
             n_outages: self.n_outages,
             time_down: self.time_down,

@@ -138,7 +138,7 @@ impl Stream {
                     ended?;
                     return Err(Error::failed("the pipeline ended before it had started"));
                 }
-                Event::Progress(_) | Event::Warning(_) | Event::SourceLost { .. } | Event::SourceBack { .. } | Event::Reloaded(_) => {}
+                _ => {}
             }
         }
         let (senders, phase) = (Mutex::default(), Phase::Running);
@@ -191,14 +191,7 @@ impl Iterator for Stream {
                 recv(self.wake) -> _ => {}
                 recv(self.events.receiver()) -> event => match event.map(|event| event.event) {
                     Ok(Event::Ended(ended)) => self.phase = Phase::Ended(ended.map(drop)),
-                    Ok(
-                        Event::Started
-                        | Event::Progress(_)
-                        | Event::Warning(_)
-                        | Event::SourceLost { .. }
-                        | Event::SourceBack { .. }
-                        | Event::Reloaded(_),
-                    ) => {}
+                    Ok(_) => {}
                     Err(_) => self.phase = Phase::Ended(Err(Error::failed("internal error: the stream ended without an event"))),
                 },
             }

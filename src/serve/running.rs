@@ -146,6 +146,12 @@ impl Observed {
                 self.reloaded.notify_all();
             }
             Event::Warning(warning) => self.feed.event(EventKind::Warning, warning.as_str()),
+            Event::RecordingLost { reason } => {
+                self.feed.event(EventKind::Warning, format!("{reason}; the recording has stopped, and is tried again"))
+            }
+            Event::RecordingContinued { reason, path } => {
+                self.feed.event(EventKind::Warning, format!("{reason}; the recording continues in `{}`", path.display()));
+            }
             Event::SourceLost { reason } => {
                 let reason = reason.to_string();
                 self.lock().error = Some(reason.clone());

@@ -83,6 +83,8 @@ mod publish;
 mod random;
 #[cfg(feature = "cli")]
 mod record;
+#[cfg(feature = "cli")]
+mod recordings;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;

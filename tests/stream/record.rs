@@ -241,7 +241,7 @@ fn recording(folder: &Folder, source: &str) -> [String; 5] {
 }
 
 #[test]
-fn killed_process_leaves_no_clip_with_its_final_name() {
+fn clip_of_a_killed_process_is_playable_and_gets_its_name() {
     let folder = Folder::new("record kill");
     let (long, short) = (folder.file("long.mp4"), folder.file("short.mp4"));
     make_clip(&long, 5000, "mp4mux");
@@ -249,16 +249,128 @@ fn killed_process_leaves_no_clip_with_its_final_name() {
     let mut killed = command().args(recording(&folder, &long)).spawn().unwrap();
     let parts = || {
         let entries = std::fs::read_dir(folder.0.join("clips")).into_iter().flatten().map(|entry| entry.unwrap());
-        entries.filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.len() > 10_000)).count()
+        let large = entries.filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.len() > 200_000));
+        large.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|ending| ending == "part")).collect::<Vec<_>>()
     };
-    eventually("a part of a clip is on disk", || parts() > 0);
+    eventually("a part of a clip is on disk", || !parts().is_empty());
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert_eq!((clips(&folder).len(), parts()), (0, 1));
-    // The next run writes a complete clip.
-    let ended = command().args(recording(&folder, &short)).output().unwrap();
+    assert_eq!((clips(&folder).len(), parts().len()), (0, 1));
+    // A player can already play the part.
+    let (copy, json) = (folder.file("copy.mp4"), folder.file("played.jsonl"));
+    std::fs::copy(&parts()[0], &copy).unwrap();
+    let played = command().args(["run", "-q", &folder.file("record.toml"), "--input", &copy, "--json", &json]).output().unwrap();
+    assert!(lines_of(&json).len() > 20, "{played:?}");
+    std::fs::remove_dir_all(folder.0.join("clips")).unwrap();
+}
+
+#[test]
+fn next_start_names_the_clips_of_a_killed_process() {
+    let folder = Folder::new("record recover");
+    let (_, ending) = play(&folder, "pre-roll=0 post-roll=10000", 60, &[10]);
+    assert_eq!(ending.error, None);
+    let clip = clips(&folder).remove(0);
+    let name = clip.file_name().unwrap().to_str().unwrap();
+    // As after a kill: this process ID never exists. The other file has no video.
+    std::fs::rename(&clip, clip.with_file_name(format!(".{name}.4194305.part"))).unwrap();
+    std::fs::write(clip.with_file_name(".clip-door-1-0001.mp4.4194305.part"), "ftyp").unwrap();
+    let (_, ending) = play(&folder, "object-class=dog", 5, &[]);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    assert_eq!(clips(&folder), [clip]);
+}
+
+/// Plays encoded video to both pads, with an object in each frame. `change` may change each encoded frame.
+fn play_encoded(
+    folder: &Folder,
+    (source, demuxer): (&str, &str),
+    change: impl Fn(u64, &mut gst::Buffer) + Send + Sync + 'static,
+) -> Ending {
+    let line = format!(
+        "filesrc location=\"{source}\" ! {demuxer} ! h264parse ! identity name=parsed ! tee name=camera \
+         roirecord name=record pre-roll=0 post-roll=2000 folder=\"{}\" ! fakesink camera. ! queue ! record.video \
+         camera. ! queue ! avdec_h264 ! identity name=attach ! record.sink",
+        folder.file("clips"),
+    );
+    let pipeline = pipeline(&line);
+    let n = std::sync::atomic::AtomicU64::new(0);
+    pipeline.by_name("parsed").unwrap().static_pad("src").unwrap().add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
+            change(n.fetch_add(1, std::sync::atomic::Ordering::Relaxed), buffer);
+        }
+        gst::PadProbeReturn::Ok
+    });
+    attach(&pipeline, |n| results(SIZE, n, vec![object()]));
+    run(&pipeline)
+}
+
+/// After a pause of the process, the frames of an RTSP camera arrive at once. Some have the same timestamp, and others none.
+#[test]
+fn frames_without_timestamps_are_in_the_clip() {
+    let folder = Folder::new("record no times");
+    let source = folder.file("source.mp4");
+    make_clip(&source, 60, "mp4mux");
+    let ending = play_encoded(&folder, (&source, "qtdemux"), |n, buffer| {
+        if (20..45).contains(&n) {
+            let buffer = buffer.make_mut();
+            buffer.set_pts((n < 30).then(|| FRAME_TIME * 20));
+            buffer.set_dts(gst::ClockTime::NONE);
+        }
+    });
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let clips = clips(&folder);
+    assert_eq!((clips.len(), n_played(&clips[0])), (1, 60));
+}
+
+fn n_played(path: &Path) -> usize {
+    let pipeline = pipeline("filesrc name=file ! qtdemux ! h264parse ! avdec_h264 ! fakesink name=sink");
+    pipeline.by_name("file").unwrap().set_property("location", path.to_str().unwrap());
+    let frames = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None, "{}", path.display());
+    frames.lock().unwrap().len()
+}
+
+/// With B-frames and a varying frame rate, a duration that is computed from decoding times is too short.
+#[test]
+fn clip_of_a_varying_frame_rate_plays_to_its_end() {
+    let folder = Folder::new("record rate");
+    let source = folder.file("source.ts");
+    let encode = pipeline(&format!(
+        "appsrc name=source ! identity name=slow ! videoconvert ! video/x-raw,format=I420 ! x264enc bframes=2 b-adapt=false key-int-max=10 \
+         ! video/x-h264,profile=main ! mpegtsmux ! filesink location=\"{source}\""
+    ));
+    let slow = |n: u64| FRAME_TIME * n + FRAME_TIME * 6 * n.saturating_sub(25);
+    let n = std::sync::atomic::AtomicU64::new(0);
+    encode.by_name("slow").unwrap().static_pad("sink").unwrap().add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
+            buffer.make_mut().set_pts(slow(n.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
+        }
+        gst::PadProbeReturn::Ok
+    });
+    feed(&encode, &caps("RGB", SIZE), (0..30).map(frame));
+    assert_eq!(run(&encode).error, None);
+    assert_eq!(play_encoded(&folder, (&source, "tsdemux"), |_, _| {}).error, None);
+    let clips = clips(&folder);
+    assert_eq!((clips.len(), n_played(&clips[0])), (1, 30));
+}
+
+/// The file size limit makes each file fail after 100 kB, as a disk does that becomes full.
+#[test]
+fn failed_clip_is_kept_and_the_next_begins_at_a_key_frame() {
+    let folder = Folder::new("record limit");
+    let source = folder.file("source.mp4");
+    make_clip(&source, 1000, "mp4mux");
+    let script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"";
+    let mut run = std::process::Command::new("sh");
+    run.args(["-c", script, env!("CARGO_BIN_EXE_roiflow")]).args(recording(&folder, &source)).args(["--json", "-"]);
+    let ended = run.env("ROIFLOW_CACHE_DIR", "").output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(clips(&folder).len(), 1);
+    let lines = String::from_utf8_lossy(&ended.stdout);
+    assert_eq!(lines.lines().filter(|line| !line.starts_with("{\"event\"")).count(), 1000);
+    let clips = clips(&folder);
+    assert!(clips.len() > 1, "{clips:?}");
+    assert!(clips.iter().all(|clip| n_played(clip) > 10), "{clips:?}");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("cannot write clip") && said.contains("the recording continues in"), "{said}");
 }
 
 #[test]

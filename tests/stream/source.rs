@@ -91,6 +91,85 @@ fn source_comes_back_without_frames_in_the_gap() {
     stop(&pipeline);
 }
 
+/// Records each frame without encoding, until the camera was lost and is back with these options.
+fn record_over_a_loss(folder: &Folder, options: &[&str]) -> Vec<(std::path::PathBuf, Vec<i32>)> {
+    let server = Server::start(&[]).expect("the caller has a server");
+    let port = format!("port={}", server.port);
+    let line = format!(
+        "roisource name=source uri={} roirecord name=record pre-roll=0 folder=\"{}\" ! fakesink name=sink sync=false \
+         source.encoded ! queue ! record.video source.src ! queue ! roiattach rois=face:0.2,0.2,0.8,0.8 ! record.sink",
+        server.uri("rtspt", "", "/live"),
+        folder.file("clips")
+    );
+    let pipeline = pipeline(&line);
+    let frames = Frames::default();
+    let seen = frames.clone();
+    on_buffers(&pipeline, "sink", "sink", move |_, buffer| seen.lock().unwrap().push((buffer.pts().unwrap(), 0)));
+    pipeline.set_state(gst::State::Playing).unwrap();
+    wait_for_frames(&frames, 20);
+    drop(server);
+    assert!(next(&pipeline).starts_with("source-lost"));
+    let _server = Server::start(&[&[&*port], options].concat()).unwrap();
+    assert!(next(&pipeline).starts_with("source-back"));
+    wait_for_frames(&frames, 20);
+    let n_seen = frames.lock().unwrap().len();
+    assert!(pipeline.by_name("source").unwrap().send_event(gst::event::Eos::new()));
+    assert_eq!(next(&pipeline), "EOS");
+    stop(&pipeline);
+    let mut clips: Vec<_> = std::fs::read_dir(folder.file("clips")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    clips.sort();
+    let widths = |path: &std::path::PathBuf| {
+        let player = crate::harness::pipeline("filesrc name=file ! qtdemux ! h264parse ! avdec_h264 ! fakesink name=sink");
+        player.by_name("file").unwrap().set_property("location", path.to_str().unwrap());
+        let (played, pad) = (Arc::new(Mutex::new(Vec::new())), player.by_name("sink").unwrap().static_pad("sink").unwrap());
+        let seen = played.clone();
+        on_buffers(&player, "sink", "sink", move |_, _| {
+            seen.lock().unwrap().push(pad.current_caps().unwrap().structure(0).unwrap().get::<i32>("width").unwrap());
+        });
+        assert_eq!(crate::harness::run(&player).error, None);
+        played.lock().unwrap().clone()
+    };
+    let clips: Vec<_> = clips.iter().map(|path| (path.clone(), widths(path))).collect();
+    let n_played: usize = clips.iter().map(|(_, widths)| widths.len()).sum();
+    assert!(n_played >= n_seen, "{n_played} of {n_seen} frames");
+    clips
+}
+
+#[test]
+fn recording_without_encoding_goes_on_after_a_loss() {
+    if Server::start(&[]).is_none() {
+        return;
+    }
+    let folder = Folder::new("source-encoded");
+    let clips = record_over_a_loss(&folder, &[]);
+    assert_eq!(clips.len(), 1, "{clips:?}");
+    let folder = Folder::new("source-encoded-size");
+    let clips = record_over_a_loss(&folder, &["size=640x480"]);
+    assert_eq!(clips.len(), 2, "{clips:?}");
+    assert!(clips[0].1.iter().all(|width| *width == 320) && clips[1].1.iter().all(|width| *width == 640), "{clips:?}");
+}
+
+#[test]
+fn pad_of_encoded_video_says_that_jpeg_has_no_frames() {
+    let Some(server) = Server::start(&["codec=jpeg"]) else { return };
+    let line = format!(
+        "roisource name=source uri={} source.encoded ! queue ! fakesink sync=false async=false source.src ! queue ! fakesink name=sink sync=false",
+        server.uri("rtspt", "", "/live")
+    );
+    let pipeline = pipeline(&line);
+    let frames = Frames::default();
+    let seen = frames.clone();
+    on_buffers(&pipeline, "sink", "sink", move |_, buffer| seen.lock().unwrap().push((buffer.pts().unwrap(), 0)));
+    pipeline.set_state(gst::State::Playing).unwrap();
+    let warning = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("a warning");
+    let gst::MessageView::Warning(warning) = warning.view() else { panic!("{warning:?}") };
+    assert!(warning.error().message().contains("expected H.264 or H.265, got image/jpeg"), "{}", warning.error());
+    wait_for_frames(&frames, 5);
+    assert!(pipeline.by_name("source").unwrap().send_event(gst::event::Eos::new()));
+    assert_eq!(next(&pipeline), "EOS");
+    stop(&pipeline);
+}
+
 #[test]
 fn stalled_source_is_lost_and_comes_back() {
     let Some(server) = Server::start(&[]) else { return };

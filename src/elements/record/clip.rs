@@ -1,24 +1,47 @@
-//! Writes one clip: a small pipeline that packs encoded frames into an MP4 file, without encoding.
+//! Writes one clip: a small pipeline that packs encoded frames into an MP4 file, without encoding. The file is written in fragments, so it can
+//! be played at any time, also if the process is killed.
 
+use std::fs::File;
+use std::io::{self, BufReader, Read};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
+
+use crate::elements::private_pipeline::{Failure, Increasing, MIN_STEP, PrivatePipeline};
+use crate::elements::video_file::VideoFile;
 
 /// Maximum size of the frames that wait for the disk.
 const MAX_WAITING_BYTES: u64 = 128 << 20;
 /// Maximum time for which the end of a clip waits for the disk.
 const MAX_FINISH: Duration = Duration::from_secs(60);
+/// A file with more bytes has video that can be played.
+const MIN_BYTES: u64 = 4096;
 
 /// A clip that is being written.
 pub(super) struct ClipWriter {
-    pipeline: gst::Pipeline,
-    source: gst_app::AppSrc,
-    /// Subtracted from all timestamps, so that the clip begins at 0.
-    base: Option<gst::ClockTime>,
+    private: PrivatePipeline,
+    file: VideoFile,
+    /// Locked as long as this process writes the file; see [`crate::publish::FileStore::open_recovering`].
+    _lock: File,
+    times: Times,
+    /// The last frame, which waits for its duration.
+    last: Option<gst::Buffer>,
     pub(super) n_frames: u64,
+}
+
+/// Timestamps of the frames of a clip, which begins at 0.
+#[derive(Debug, Default)]
+struct Times {
+    /// Subtracted from all timestamps.
+    base: Option<gst::ClockTime>,
+    first_pts: gst::ClockTime,
+    last_pts: Option<gst::ClockTime>,
+    decoding: Increasing,
+    /// End of the frame that is shown last.
     end: gst::ClockTime,
 }
 
@@ -28,21 +51,23 @@ impl ClipWriter {
     /// # Errors
     /// Returns a description if an element is missing, or the file cannot be created.
     pub(super) fn begin(caps: &gst::Caps, path: &Path) -> Result<Self, String> {
-        let is_h265 = caps.structure(0).is_some_and(|structure| structure.name() == "video/x-h265");
-        let source = gst_app::AppSrc::builder().name("source").caps(caps).format(gst::Format::Time).block(false).max_bytes(0).build();
-        let make = |factory: &str| gst::ElementFactory::make(factory).build().map_err(|error| format!("element {factory}: {error}"));
-        let (parse, mux) = (make(if is_h265 { "h265parse" } else { "h264parse" })?, make("mp4mux")?);
-        let sink = make("filesink")?;
-        sink.set_property("location", path.to_str().ok_or("expected a path in UTF-8")?);
-        sink.set_property("async", false);
+        let lock = File::create(path).map_err(|error| error.to_string())?;
+        // Ignore an error: on a file system without locks, a clip of a killed process may be recovered by a later start only.
+        let _locked = lock.try_lock();
+        let source = gst_app::AppSrc::builder().name("source").build();
+        // No parser comes before the muxer, because it would replace the duration of the last frame.
+        let mux = gst::ElementFactory::make("mp4mux").build().map_err(|error| format!("element mp4mux: {error}"))?;
+        mux.set_property("fragment-duration", 500_u32);
+        mux.set_property_from_str("fragment-mode", "first-moov-then-finalise");
+        let file: VideoFile = glib::Object::new();
+        file.set_property("location", path.to_str().ok_or("expected a path in UTF-8")?);
+        file.set_property("hold-until-moov", true);
         let pipeline = gst::Pipeline::new();
-        let elements = [source.upcast_ref(), &parse, &mux, &sink];
+        let elements = [source.upcast_ref(), &mux, file.upcast_ref()];
         pipeline.add_many(elements).and_then(|()| gst::Element::link_many(elements)).map_err(|error| error.to_string())?;
-        let clip = Self { pipeline, source, base: None, n_frames: 0, end: gst::ClockTime::ZERO };
-        if clip.pipeline.set_state(gst::State::Playing).is_err() {
-            return Err(clip.error().unwrap_or_else(|| format!("cannot create {}", path.display())));
-        }
-        Ok(clip)
+        let private = PrivatePipeline::start(pipeline, caps, u64::MAX).map_err(|failure| failure.text)?;
+        let (times, last, n_frames) = Default::default();
+        Ok(Self { private, file, _lock: lock, times, last, n_frames })
     }
 
     /// Adds a frame. The first frame is a key frame.
@@ -50,63 +75,96 @@ impl ClipWriter {
     /// # Errors
     /// Returns a description if the disk is full, or much slower than the video.
     pub(super) fn push(&mut self, mut buffer: gst::Buffer) -> Result<(), String> {
-        if let Some(error) = self.error() {
-            return Err(error);
-        }
-        if self.source.current_level_bytes() > MAX_WAITING_BYTES {
+        if self.private.source.current_level_bytes() > MAX_WAITING_BYTES {
             return Err(format!("the disk is too slow: {} MiB of video wait", MAX_WAITING_BYTES >> 20));
         }
-        let base = *self.base.get_or_insert_with(|| buffer.dts().or(buffer.pts()).unwrap_or_default());
-        let own = buffer.make_mut();
-        // If a frame has no presentation timestamp, use its decoding timestamp, because the muxer requires a presentation timestamp.
-        let (pts, dts) = (own.pts().or(own.dts()), own.dts());
-        own.set_pts(pts.map(|pts| pts.saturating_sub(base)));
-        own.set_dts(dts.map(|dts| dts.saturating_sub(base)));
-        self.end = self.end.max(own.pts().unwrap_or_default() + own.duration().unwrap_or_default());
+        self.times.set(buffer.make_mut());
         self.n_frames += 1;
-        self.source
-            .push_buffer(buffer)
-            .map(|_| ())
-            .map_err(|flow| self.error().unwrap_or_else(|| format!("the writer refuses a frame ({flow})")))
+        match self.last.replace(buffer) {
+            Some(buffer) => self.private.push(buffer).map_err(|failure| failure.text),
+            None => self.private.failure().map_or(Ok(()), |failure| Err(failure.text)),
+        }
     }
 
     /// Duration of the frames so far.
     pub(super) fn duration(&self) -> gst::ClockTime {
-        self.end
+        self.times.end
+    }
+
+    /// Whether the file has video that can be played.
+    pub(super) fn has_video(&self) -> bool {
+        self.file.n_written() > MIN_BYTES || self.private.has_ended()
     }
 
     /// Completes the file. Blocks until the file is written.
     ///
     /// # Errors
     /// Returns a description if the file cannot be written.
-    pub(super) fn finish(self) -> Result<(), String> {
-        let end = Instant::now() + MAX_FINISH;
-        self.source.end_of_stream().map_err(|flow| self.error().unwrap_or_else(|| format!("the writer refuses the end ({flow})")))?;
-        let bus = self.pipeline.bus().expect("a pipeline has a bus");
-        let left = gst::ClockTime::try_from(end.saturating_duration_since(Instant::now())).unwrap_or_default();
-        match bus.timed_pop_filtered(left, &[gst::MessageType::Eos, gst::MessageType::Error]) {
-            None => Err(format!("the disk did not accept the clip within {} s", MAX_FINISH.as_secs())),
-            Some(message) => text_of(&message).map_or(Ok(()), Err),
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        let mut end = || {
+            if let Some(mut buffer) = self.last.take() {
+                self.times.set_last_duration(buffer.make_mut());
+                self.private.push(buffer)?;
+            }
+            self.private.end();
+            self.private.wait_for_end(MAX_FINISH)
+        };
+        end().map_err(|failure: Failure| failure.text)
+    }
+}
+
+impl Times {
+    /// Sets the timestamps of the next frame.
+    fn set(&mut self, buffer: &mut gst::BufferRef) {
+        let after_last = self.last_pts.map(|last| last + MIN_STEP);
+        // After a process was not running for some time, frames have no timestamps, or all have the same.
+        let given = buffer.pts().or(buffer.dts());
+        let base = *self.base.get_or_insert(buffer.dts().or(given).unwrap_or_default());
+        let given = given.map(|pts| pts.saturating_sub(base));
+        let pts = given.filter(|pts| Some(*pts) != self.last_pts).or(after_last).unwrap_or_default();
+        if self.last_pts.is_none() {
+            self.first_pts = pts;
+        }
+        self.last_pts = Some(pts);
+        let dts = buffer.dts().map(|dts| self.decoding.next(Some(dts.saturating_sub(base))));
+        buffer.set_pts(pts);
+        buffer.set_dts(dts);
+        self.end = self.end.max(pts + buffer.duration().unwrap_or_default());
+    }
+
+    /// Extends the duration of the last frame, so that the clip ends when all frames were shown. `mp4mux` computes the duration of a file
+    /// from decoding times. With B-frames and a varying frame rate, players would not show the last frames otherwise.
+    fn set_last_duration(&self, buffer: &mut gst::BufferRef) {
+        let shown = self.end.saturating_sub(self.first_pts);
+        let begin = buffer.dts_or_pts().unwrap_or_default();
+        let duration = buffer.duration().unwrap_or_default().max(shown.saturating_sub(begin));
+        if !duration.is_zero() {
+            buffer.set_duration(duration);
         }
     }
-
-    /// Returns the error of the pipeline, if it has failed.
-    fn error(&self) -> Option<String> {
-        text_of(&self.pipeline.bus()?.pop_filtered(&[gst::MessageType::Error])?)
-    }
 }
 
-impl Drop for ClipWriter {
-    fn drop(&mut self) {
-        // Ignore the result, because nothing can be done if the pipeline does not stop.
-        let _stopped = self.pipeline.set_state(gst::State::Null);
-    }
-}
-
-/// Returns the text of an error message; `None` for other messages.
-pub(super) fn text_of(message: &gst::Message) -> Option<String> {
-    match message.view() {
-        gst::MessageView::Error(error) => Some(error.error().message().to_owned()),
-        _ => None,
-    }
+/// Whether a file that a killed process has left can be played: it has an index, which the muxer writes after the first frames.
+pub(super) fn is_playable(path: &Path) -> bool {
+    let has_index = || -> io::Result<bool> {
+        let mut file = BufReader::new(File::open(path)?);
+        loop {
+            let (mut header, mut large) = ([0; 8], [0; 8]);
+            file.read_exact(&mut header)?;
+            let [a, b, c, d, kind @ ..] = header;
+            if &kind == b"moov" {
+                return Ok(true);
+            }
+            let rest = match u32::from_be_bytes([a, b, c, d]) {
+                1 => {
+                    file.read_exact(&mut large)?;
+                    u64::from_be_bytes(large).checked_sub(16)
+                }
+                size => u64::from(size).checked_sub(8),
+            };
+            let Some(rest) = rest.and_then(|rest| i64::try_from(rest).ok()) else { return Ok(false) };
+            file.seek_relative(rest)?;
+        }
+    };
+    has_index().unwrap_or(false)
 }

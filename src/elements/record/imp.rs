@@ -5,29 +5,30 @@
 //! before EOS.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gst::buffer::BufferMetaForeachAction;
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
-use gstreamer_video as gst_video;
 use serde::Serialize;
 
-use super::decoding_time;
+use super::RunningTimes;
+use super::clip::is_playable;
 use super::encoder::Encoder;
 use super::recorder::Durations;
-use super::worker::{Clip, Input, OnClip, Options, PREFIX, Worker};
+use super::worker::{Clip, Input, News, OnNews, Options, PREFIX, Worker};
 use crate::elements::regions::ObjectClasses;
+use crate::elements::retry::{self, Retry};
+use crate::elements::source::encoded;
 use crate::elements::{caps, meta, records};
 use crate::frame::{FrameResults, Size, TrackState};
 use crate::publish::{FileStore, absolute};
+use crate::stages::Printable;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roirecord", gst::DebugColorFlags::empty(), Some("Writes clips around events")));
@@ -108,6 +109,8 @@ enum Video {
     Encoded,
     /// The pad `sink` has raw video.
     Raw(Arc<Encoder>),
+    /// The pad `sink` has raw video, and the encoder has failed.
+    Failed,
 }
 
 /// State of the element between start and stop.
@@ -115,11 +118,14 @@ struct State {
     /// Declared before `_worker`, so that it is dropped first: the worker ends only when all senders are dropped.
     sender: SyncSender<Input>,
     video: Video,
-    /// Notified when the encoder has delivered its last frame.
-    encoded_end: Option<Receiver<()>>,
+    /// Decides when a failed encoder is started again.
+    retry: Retry,
     size: Option<Size>,
     sink_segment: Arc<Mutex<gst::FormattedSegment<gst::ClockTime>>>,
     video_segment: gst::FormattedSegment<gst::ClockTime>,
+    /// Times of the frames at `sink` and at `video`.
+    sink_times: RunningTimes,
+    video_times: RunningTimes,
     trigger: Option<Arc<str>>,
     video_has_ended: bool,
     /// EOS of `sink`, which waits for the end of `video`.
@@ -139,6 +145,8 @@ pub struct RoiRecord {
     /// Lines to send with the next frame.
     lines: Arc<Mutex<Vec<gst::Event>>>,
     is_stopping: AtomicBool,
+    /// Whether the element continues the recording of an earlier pipeline.
+    is_continued: AtomicBool,
 }
 
 /// The JSON line about a clip.
@@ -176,8 +184,8 @@ impl ObjectSubclass for RoiRecord {
             .query_function(|_, parent, query| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink.peer_query(query)))
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION | gst::PadFlags::PROXY_SCHEDULING)
             .build();
-        let (video, settings, state, counts, lines, is_stopping) = Default::default();
-        Self { sink, src, video, settings, state, counts, lines, is_stopping }
+        let (video, settings, state, counts, lines, is_stopping, is_continued) = Default::default();
+        Self { sink, src, video, settings, state, counts, lines, is_stopping, is_continued }
     }
 }
 
@@ -306,11 +314,7 @@ impl ElementImpl for RoiRecord {
             let template = |name, direction, presence, caps: &gst::Caps| {
                 gst::PadTemplate::new(name, direction, presence, caps).expect("names and caps of pads are valid")
             };
-            // In these formats, the caps contain the parameter sets, which a decoder needs at the begin of a clip.
-            let encoded = gst::Caps::builder_full()
-                .structure(gst::Structure::builder("video/x-h264").field("stream-format", "avc").field("alignment", "au").build())
-                .structure(gst::Structure::builder("video/x-h265").field("stream-format", "hvc1").field("alignment", "au").build())
-                .build();
+            let encoded = encoded::caps();
             vec![
                 template("sink", gst::PadDirection::Sink, gst::PadPresence::Always, &any),
                 template("video", gst::PadDirection::Sink, gst::PadPresence::Request, &encoded),
@@ -382,26 +386,41 @@ impl RoiRecord {
         let Some(folder) = settings.folder.clone() else {
             return Err(gst::error_msg!(gst::ResourceError::Settings, ("roirecord: expected a folder for clips, got none; set `folder`")));
         };
-        let store = FileStore::open(absolute(&folder), PREFIX, settings.max_bytes).map_err(|error| {
-            let text = format!("cannot write clips to {}: {error}; set `folder` to a folder that this user may write", folder.display());
-            gst::error_msg!(gst::ResourceError::OpenWrite, ("{text}"))
-        })?;
+        let (path, max_bytes) = (absolute(&folder), settings.max_bytes);
+        let open_store = Box::new(move || {
+            let (store, recovered) = FileStore::open_recovering(&path, PREFIX, max_bytes, is_playable)?;
+            for clip in recovered {
+                gst::info!(CAT, "recovered {}, which a killed process has left", clip.display());
+            }
+            Ok(store)
+        });
+        let store = match open_store() {
+            Ok(store) => Some(store),
+            Err(_) if self.is_continued.load(Ordering::Acquire) => None,
+            Err(error) => {
+                let text =
+                    format!("cannot write clips to {}: {error}; set `folder` to a folder that this user may write", folder.display());
+                return Err(gst::error_msg!(gst::ResourceError::OpenWrite, ("{text}")));
+            }
+        };
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let stream = settings.stream_id.clone().unwrap_or_else(|| "stream".to_owned());
         *self.counts.lock().unwrap() = Counts::default();
         self.lines.lock().unwrap().clear();
         self.is_stopping.store(false, Ordering::Release);
         let options = Options { durations: settings.durations(), stream, epoch };
-        let worker = Worker::start(options, store, self.on_clip(settings.stream_id))
+        let worker = Worker::start(options, store, open_store, self.on_news(settings.stream_id))
             .map_err(|error| gst::error_msg!(gst::ResourceError::Failed, ("cannot start the thread that writes clips: {error}")))?;
         let video = if self.video.lock().unwrap().is_some() { Video::Pad } else { Video::None };
         *self.state.lock().unwrap() = Some(State {
             sender: worker.sender(),
             video,
-            encoded_end: None,
+            retry: Retry::default(),
             size: None,
             sink_segment: Arc::default(),
             video_segment: gst::FormattedSegment::new(),
+            sink_times: RunningTimes::default(),
+            video_times: RunningTimes::default(),
             trigger: None,
             video_has_ended: false,
             eos: None,
@@ -410,23 +429,23 @@ impl RoiRecord {
         Ok(())
     }
 
+    pub(super) fn continue_recording(&self) {
+        self.is_continued.store(true, Ordering::Release);
+    }
+
     /// Counts and reports clips.
-    fn on_clip(&self, stream: Option<String>) -> OnClip {
+    fn on_news(&self, stream: Option<String>) -> OnNews {
         let (element, counts, lines) = (self.obj().downgrade(), self.counts.clone(), self.lines.clone());
-        let has_warned = AtomicBool::new(false);
-        Arc::new(move |clip| {
+        Arc::new(move |news| {
             let Some(element) = element.upgrade() else { return };
-            let clip = match clip {
-                Ok(clip) => clip,
-                Err(error) => {
+            let clip = match news {
+                News::Clip(clip) => clip,
+                News::Failed(error) => {
                     counts.lock().unwrap().errors += 1;
-                    gst::warning!(CAT, obj = element, "{error}");
-                    if !has_warned.swap(true, Ordering::AcqRel) {
-                        let text = format!("{error}; clips that cannot be written are counted as errors");
-                        gst::element_warning!(element, gst::ResourceError::Write, ("{}", crate::stages::Printable(&text)));
-                    }
-                    return;
+                    return gst::warning!(CAT, obj = element, "{error}");
                 }
+                News::Lost(reason) => return retry::report(&element, &Printable(&reason).to_string(), None),
+                News::Continued { reason, path } => return retry::report(&element, &Printable(&reason).to_string(), Some(&path)),
             };
             {
                 let mut counts = counts.lock().unwrap();
@@ -484,23 +503,25 @@ impl RoiRecord {
     fn sink_chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.send_lines();
         let settings = self.settings.lock().unwrap().clone();
-        let Some((video, size, segment, trigger)) =
-            self.with_state(|state| (state.video.clone(), state.size, state.sink_segment.lock().unwrap().clone(), state.trigger.take()))
-        else {
-            return Err(gst::FlowError::Flushing);
-        };
-        let running_time = match video {
-            Video::Encoded => decoding_time(&segment, &buffer),
-            _ => segment.to_running_time(buffer.dts_or_pts()).map(gst::ClockTime::nseconds),
-        };
+        let taken = self.with_state(|state| {
+            let segment = state.sink_segment.lock().unwrap().clone();
+            let running_time = state.sink_times.next(&segment, &buffer, matches!(state.video, Video::Encoded));
+            (state.video.clone(), state.size, segment, running_time, state.trigger.take())
+        });
+        let Some((video, size, segment, running_time, trigger)) = taken else { return Err(gst::FlowError::Flushing) };
         let stream_time = segment.to_stream_time(buffer.pts()).map(gst::ClockTime::nseconds);
         if let Some(running_time) = running_time {
             match video {
-                Video::Raw(encoder) => {
-                    if let Err(error) = encoder.push(for_encoder(&buffer, running_time)) {
-                        self.warn_of_video(&error);
+                Video::Raw(encoder) => match encoder.push(&buffer, gst::ClockTime::from_nseconds(running_time)) {
+                    Ok(()) => {
+                        let reason = self.with_state(|state| state.retry.works(Instant::now())).flatten();
+                        if let Some(reason) = reason {
+                            gst::element_imp_warning!(self, gst::StreamError::Encode, ("{reason}; the encoder was started again"));
+                        }
                     }
-                }
+                    Err(error) => self.fail_encoder(&error),
+                },
+                Video::Failed => self.restart_encoder(),
                 Video::Encoded => self.send(Input::Frame { buffer: buffer.clone(), running_time, stream_time }),
                 Video::Pad | Video::None => {}
             }
@@ -545,8 +566,11 @@ impl RoiRecord {
 
     /// Completes the current clip after a flush. Running time starts again at 0, so raw video needs a new encoder.
     fn flush(&self) {
-        let encoder = self.with_state(|state| std::mem::take(&mut state.video));
-        let is_raw = matches!(encoder, Some(Video::Raw(_)));
+        let encoder = self.with_state(|state| {
+            (state.sink_times, state.video_times) = Default::default();
+            std::mem::take(&mut state.video)
+        });
+        let is_raw = matches!(encoder, Some(Video::Raw(_) | Video::Failed));
         match encoder {
             // Discard the frames that are not encoded yet, because they arrived before the flush.
             Some(Video::Raw(encoder)) => encoder.stop(),
@@ -561,10 +585,8 @@ impl RoiRecord {
 
     /// Completes all clips, and sends their lines.
     fn finish(&self) {
-        let encoder = self.with_state(|state| (state.video.clone(), state.encoded_end.take()));
-        if let Some((Video::Raw(encoder), Some(end))) = encoder {
-            encoder.finish();
-            self.wait(&end);
+        if let Some(Video::Raw(encoder)) = self.with_state(|state| state.video.clone()) {
+            self.finish_encoder(&encoder);
         }
         let (sender, done) = channel();
         self.send(Input::End(sender));
@@ -587,11 +609,8 @@ impl RoiRecord {
             return;
         }
         // Drain the previous encoder, so that its frames arrive before the frames of the next encoder.
-        if let Some((Video::Raw(encoder), Some(end))) =
-            self.with_state(|state| (std::mem::take(&mut state.video), state.encoded_end.take()))
-        {
-            encoder.finish();
-            self.wait(&end);
+        if let Some(Video::Raw(encoder)) = self.with_state(|state| std::mem::take(&mut state.video)) {
+            self.finish_encoder(&encoder);
         }
         let template = Self::pad_templates().iter().find(|template| template.name_template() == "video").map(gst::PadTemplate::caps);
         let name = caps.structure(0).map(|structure| structure.name().to_string()).unwrap_or_default();
@@ -599,7 +618,7 @@ impl RoiRecord {
             self.start_encoder(&caps.to_owned())
         } else if template.is_some_and(|template| caps.is_subset(template)) {
             self.send(Input::Caps(caps.to_owned()));
-            Ok((Video::Encoded, None))
+            Ok(Video::Encoded)
         } else {
             Err(format!(
                 "cannot record {name}: expected raw video, or H.264 or H.265 with alignment=au and stream-format=avc or hvc1; add h264parse \
@@ -607,19 +626,16 @@ impl RoiRecord {
             ))
         };
         match video {
-            Ok((video, end)) => {
-                self.with_state(|state| (state.video, state.encoded_end) = (video, end));
-            }
+            Ok(video) => drop(self.with_state(|state| state.video = video)),
             Err(error) => self.warn_of_video(&error),
         }
     }
 
-    fn start_encoder(&self, caps: &gst::Caps) -> Result<(Video, Option<Receiver<()>>), String> {
+    fn start_encoder(&self, caps: &gst::Caps) -> Result<Video, String> {
         let bitrate = self.settings.lock().unwrap().bitrate;
         let Some((sender, segment)) = self.with_state(|state| (state.sender.clone(), state.sink_segment.clone())) else {
-            return Ok((Video::None, None));
+            return Ok(Video::None);
         };
-        let (ended, end) = channel();
         let mut known: Option<gst::Caps> = None;
         let on_frame = move |buffer: gst::Buffer, caps: gst::Caps, running_time: Option<u64>| {
             // Sending cannot fail, because the worker runs until all senders are dropped.
@@ -633,22 +649,48 @@ impl RoiRecord {
             let stream_time = segment.to_stream_time(position).map(gst::ClockTime::nseconds);
             let _sent = sender.send(Input::Frame { buffer, running_time, stream_time });
         };
-        // Sending fails only if the element has stopped.
-        let encoder = Encoder::start(caps, bitrate, on_frame, move || {
-            let _received = ended.send(());
-        })?;
-        Ok((Video::Raw(Arc::new(encoder)), Some(end)))
+        Ok(Video::Raw(Arc::new(Encoder::start(caps, bitrate, on_frame)?)))
+    }
+
+    /// Drains the encoder.
+    fn finish_encoder(&self, encoder: &Encoder) {
+        if let Err(error) = encoder.finish(MAX_END) {
+            self.fail_encoder(&error);
+        }
+    }
+
+    /// Stops a failed encoder, which is started again later.
+    fn fail_encoder(&self, error: &str) {
+        let text = Printable(error).to_string();
+        let failed =
+            self.with_state(|state| (std::mem::replace(&mut state.video, Video::Failed), state.retry.failed(&text, Instant::now())));
+        let is_lost = failed.is_some_and(|(_, is_lost)| is_lost);
+        self.counts.lock().unwrap().errors += 1;
+        if is_lost {
+            retry::report(&*self.obj(), &text, None);
+        }
+    }
+
+    /// Starts a failed encoder again, if the failure is long enough ago.
+    fn restart_encoder(&self) {
+        let may_begin = self.with_state(|state| state.retry.may_begin(Instant::now()));
+        if may_begin == Some(true)
+            && let Some(caps) = self.sink.current_caps()
+        {
+            self.set_sink_caps(&caps);
+        }
     }
 
     /// Warns that no video is recorded.
     fn warn_of_video(&self, error: &str) {
         self.with_state(|state| state.video = Video::None);
-        gst::element_imp_warning!(self, gst::StreamError::Encode, ("{}; no clips are written", crate::stages::Printable(error)));
+        gst::element_imp_warning!(self, gst::StreamError::Encode, ("{}; no clips are written", Printable(error)));
     }
 
     fn video_chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let segment = self.with_state(|state| state.video_segment.clone()).ok_or(gst::FlowError::Flushing)?;
-        if let Some(running_time) = decoding_time(&segment, &buffer) {
+        let times = self.with_state(|state| (state.video_segment.clone(), state.video_times.next(&state.video_segment, &buffer, true)));
+        let (segment, running_time) = times.ok_or(gst::FlowError::Flushing)?;
+        if let Some(running_time) = running_time {
             let stream_time = segment.to_stream_time(buffer.pts()).map(gst::ClockTime::nseconds);
             self.send(Input::Frame { buffer, running_time, stream_time });
         }
@@ -666,7 +708,7 @@ impl RoiRecord {
                 self.with_state(|state| state.video_segment = segment.clone());
             }
             gst::EventView::FlushStop(_) => {
-                self.with_state(|state| state.video_has_ended = false);
+                self.with_state(|state| (state.video_has_ended, state.video_times) = Default::default());
                 self.send(Input::Reset);
             }
             gst::EventView::Eos(_) => {
@@ -683,17 +725,4 @@ impl RoiRecord {
         }
         true
     }
-}
-
-/// Returns a frame for the encoder: the same memory, with its running time as timestamp, without results.
-fn for_encoder(buffer: &gst::Buffer, running_time: u64) -> gst::Buffer {
-    let mut copy = buffer.copy();
-    let own = copy.get_mut().expect("a new buffer has one owner");
-    own.set_pts(gst::ClockTime::from_nseconds(running_time));
-    own.set_dts(gst::ClockTime::NONE);
-    own.foreach_meta_mut(|mut meta| {
-        let is_layout = meta.downcast_ref::<gst_video::VideoMeta>().is_some();
-        ControlFlow::Continue(if is_layout { BufferMetaForeachAction::Keep } else { BufferMetaForeachAction::Remove })
-    });
-    copy
 }

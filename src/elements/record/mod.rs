@@ -24,7 +24,8 @@
 //! An application can also trigger a clip: it sends the custom downstream event `roirecord-trigger` to the pad `sink`. The optional field
 //! `label` names the trigger.
 //!
-//! A folder that cannot be written never stops the stream: lost clips are counted, and reported once on the bus.
+//! A failure of a recording never stops the stream. The written part of a clip is kept, and the next file begins at the next key frame. If it
+//! fails, too, one warning says so, and further files are tried after a delay. Lost clips are counted.
 
 mod clip;
 mod encoder;
@@ -33,23 +34,48 @@ mod recorder;
 mod worker;
 
 use gst::glib;
+use gst::subclass::prelude::*;
 use gstreamer as gst;
+
+use crate::elements::private_pipeline::Increasing;
 
 glib::wrapper! {
     /// The element; see the [module](self).
     pub struct RoiRecord(ObjectSubclass<imp::RoiRecord>) @extends gst::Element, gst::Object;
 }
 
+impl RoiRecord {
+    /// The element continues the recording of an earlier pipeline. So a folder that cannot be opened does not end the stream.
+    pub(crate) fn continue_recording(&self) {
+        self.imp().continue_recording();
+    }
+}
+
 /// Name of the structure in the element message of a complete clip.
 pub const CLIP: &str = "roirecord-clip";
 
-/// Returns the running time at which an encoded frame is decoded, in nanoseconds. `None` if the frame has no timestamp, or is after the end of
-/// the segment.
-///
-/// With B-frames, the first frames of a file are decoded before the first frame is shown, which can be before the segment begins. Their time
-/// is the beginning of the segment, so that a clip has these frames, too.
-fn decoding_time(segment: &gst::FormattedSegment<gst::ClockTime>, buffer: &gst::BufferRef) -> Option<u64> {
-    let time = buffer.dts_or_pts()?;
-    let begin = segment.start().filter(|begin| time < *begin);
-    segment.to_running_time(begin.unwrap_or(time)).map(gst::ClockTime::nseconds)
+/// Running times of the frames at a pad, which increase.
+#[derive(Debug, Default)]
+struct RunningTimes(Increasing);
+
+impl RunningTimes {
+    /// Returns the running time of the next frame in nanoseconds: for encoded frames, the time at which it is decoded. `None` if the frame is
+    /// outside the segment, or before the first timestamp.
+    ///
+    /// With B-frames, the first frames of a file are decoded before the first frame is shown, which can be before the segment begins. Their
+    /// time is the beginning of the segment, so that a clip has these frames, too. If a process was not running for some time, the frames that
+    /// arrive afterwards may have no timestamps, or all the same.
+    fn next(&mut self, segment: &gst::FormattedSegment<gst::ClockTime>, buffer: &gst::BufferRef, is_encoded: bool) -> Option<u64> {
+        let time = match buffer.dts_or_pts() {
+            Some(time) => {
+                let begin = segment.start().filter(|begin| is_encoded && time < *begin);
+                Some(segment.to_running_time(begin.unwrap_or(time))?)
+            }
+            None => {
+                self.0.last()?;
+                None
+            }
+        };
+        Some(self.0.next(time).nseconds())
+    }
 }

@@ -1,4 +1,4 @@
-//! Formats events of a source as lines of JSON. `assets/events.schema.json` is the schema.
+//! Formats events of a source or a recording as lines of JSON. `assets/events.schema.json` is the schema.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::rfc3339;
 
-/// What happened to the source of a stream.
+/// What happened to the source or to a recording of a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SourceEvent<'a> {
     /// The source failed or ended, and the pipeline tries to open it again.
@@ -20,6 +20,18 @@ pub enum SourceEvent<'a> {
         gap: Duration,
         /// Number of attempts, including the successful one.
         attempts: u64,
+    },
+    /// A recording has stopped, and is tried again. The stream goes on.
+    RecordingLost {
+        /// The reason.
+        reason: &'a str,
+    },
+    /// A recording continues in a new file.
+    RecordingContinued {
+        /// Why there is a new file.
+        reason: &'a str,
+        /// The new file.
+        path: &'a str,
     },
 }
 
@@ -37,6 +49,9 @@ struct Line<'a> {
     gap: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
+    /// The new file of a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
 }
 
 /// Version of the schema of events.
@@ -44,13 +59,17 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// Returns an event as one line of JSON without a line feed. `source` is the address without credentials.
 pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&str>, time: SystemTime) -> String {
-    let empty =
-        Line { event: "", schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), source, reason: None, gap: None, attempts: None };
+    let (reason, gap, attempts, path) = (None, None, None, None);
+    let empty = Line { event: "", schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), source, reason, gap, attempts, path };
     let line = match event {
         SourceEvent::Lost { reason } => Line { event: "source-lost", reason: Some(reason), ..empty },
         SourceEvent::Back { gap, attempts } => {
             let gap = (gap.as_secs_f64() * 1e3).round() / 1e3;
             Line { event: "source-back", gap: Some(gap), attempts: Some(attempts), ..empty }
+        }
+        SourceEvent::RecordingLost { reason } => Line { event: "recording-lost", reason: Some(reason), ..empty },
+        SourceEvent::RecordingContinued { reason, path } => {
+            Line { event: "recording-continued", reason: Some(reason), path: Some(path), ..empty }
         }
     };
     serde_json::to_string(&line).expect("every value can be written as JSON")
