@@ -341,7 +341,7 @@ impl Video {
         }
         let (has_video, is_begun) = part.as_ref().map_or((false, false), |part| (part.file.n_written() > MIN_BYTES, part.file.is_open()));
         drop(part);
-        if is_begun && !has_video {
+        if is_begun && !has_video && std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
             // The next attempt has the same name. Ignore an error: the file may be replaced.
             let _removed = std::fs::remove_file(&path);
         }
