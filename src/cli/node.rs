@@ -21,6 +21,7 @@ use super::terminal::Terminal;
 use crate::elements;
 use crate::frame::LastResult;
 use crate::pipeline::{self, SpoolFolder};
+use crate::publish::{self, Url};
 use crate::redaction::Secrets;
 use crate::serve::{Destinations, Pipelines};
 use crate::{folders, stages};
@@ -99,7 +100,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     terminal.hide(Secrets::of(&address));
     let servers = Servers::parse(&address).map_err(|error| usage(format!("--nats: {error}")))?;
     let mut secrets = Secrets::default();
-    servers.secrets().for_each(|secret| secrets.add(secret));
+    servers.secrets().for_each(|secret| secrets.add(&secret));
     terminal.hide(secrets);
     let name = args.name.clone().or_else(machine_name).ok_or_else(|| usage("--name: expected a name of this node, got none".to_owned()))?;
     let storage = args.storage()?;
@@ -120,10 +121,12 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     }
     stages::Engine::of_process().set_cache_folder(folders::model_cache());
     let spool = serve::spool(&config)?.unwrap_or_else(|| SpoolFolder { path: state.join("spool"), max_bytes: None, max_age: None });
-    let destinations = Destinations { spool: Some(spool), publish: args.results_of(&address, &storage) };
+    let publish: Vec<Url> = args.results_of(&address, &storage).into_iter().map(Url::of_user).collect();
+    publish.iter().for_each(|url| terminal.hide(publish::secrets(&url.text)));
+    let destinations = Destinations { spool: Some(spool), publish };
     let of_backend = terminal.clone();
     let backend = Pipelines::new(logins.clone(), config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
-    let (listen, rate) = (config.listen, config.limits.requests_per_second);
+    let (listen, rate, of_clients) = (config.listen, config.limits.requests_per_second, config.credentials.clone());
     let authorities = match (&tls, &args.ca) {
         (None, None) => Vec::new(),
         (_, ca) => tls::authorities(ca.as_deref()).map_err(usage)?,
@@ -145,7 +148,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
         ("the bytes of the key", args.key),
         ("the authorities", args.ca),
     ];
-    let reads_again = serve::ReadsAgain::new(tls.clone(), logins, of_start);
+    let reads_again = serve::ReadsAgain::new(tls.clone(), logins, of_clients, of_start);
     signals::on_signal(terminal, end, serve::on_hangup(reads_again, &service, terminal))?;
     let scheme = serve::scheme(tls.as_ref(), listen, terminal);
     let bound = Server::bind(listen, rate, &tokens).map_err(usage)?;

@@ -21,7 +21,8 @@ use crate::pipeline::{
     Models, Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels,
     naming, outputs, streams,
 };
-use crate::{folders, publish, redaction, stages};
+use crate::publish::{self, Url};
+use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -238,6 +239,7 @@ fn check_skipped(n_images: u64) -> anyhow::Result<()> {
 pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
     let (of_logins, file) = (terminal.clone(), args.input_credentials.clone());
     let logins = Logins::new(move || Credentials::read(file.as_deref()), move |secrets| of_logins.hide(secrets))?;
+    args.publish.iter().for_each(|url| terminal.hide(publish::secrets(url)));
     logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
     let names = naming::names(&args.input, &args.name)?;
     let frame_memory = args.frame_memory.map(FrameMemoryArg::open).transpose()?;
@@ -376,7 +378,7 @@ fn plan(
     };
     let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
     let spool = args.spool.clone().map(|path| SpoolFolder { path, max_bytes: args.spool_max_bytes, max_age: args.spool_max_age });
-    let publish = args.publish.clone();
+    let publish: Vec<Url> = args.publish.iter().map(Url::of_user).collect();
     let has_crops = args.crops.is_some() || args.crops_in_messages;
     if args.crops_in_messages && json.is_none() && publish.is_empty() {
         return Err(pipeline::Error::usage("--crops-in-messages: expected --json or --publish, got neither"));
@@ -605,7 +607,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     }
     let shown = |path: &PathBuf| if path.as_os_str() == "-" { "standard output".to_owned() } else { path.display().to_string() };
     let mut results: Vec<String> = [&args.json, &args.video, &args.images].into_iter().flatten().map(shown).collect();
-    results.extend(args.publish.iter().map(|url| redaction::redact(url).into_owned()));
+    results.extend(args.publish.iter().map(|url| publish::redact(url).into_owned()));
     match (results.is_empty(), args.show) {
         (false, _) => {
             line("results", results.join(", "));

@@ -21,7 +21,7 @@ use super::telemetry::Telemetry;
 use super::terminal::Terminal;
 use crate::pipeline::{self, Credentials, Logins, SpoolFolder};
 use crate::serve::{Destinations, Pipelines};
-use crate::{folders, stages};
+use crate::{folders, publish, stages};
 
 /// Maximum time in which streams complete their frames when the server ends. Together with the time for closing connections, it must be
 /// less than the limit in the module `signals`.
@@ -111,7 +111,7 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
     let of_backend = terminal.clone();
     let destinations = Destinations { spool: spool(&config)?, ..Destinations::default() };
     let backend = Pipelines::new(logins.clone(), config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
-    let (listen, rate) = (config.listen, config.limits.requests_per_second);
+    let (listen, rate, of_clients) = (config.listen, config.limits.requests_per_second, config.credentials.clone());
     let registry = Registry::new(Box::new(backend), Policy::new(config));
     show_counts(&registry, telemetry);
     registry.events().keep_in(&state);
@@ -124,7 +124,7 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
         let _ending = end.send(());
     };
     let of_start = [("the settings", settings.config), ("the tokens", Some(Tokens::path_in(&state)))];
-    let reads_again = ReadsAgain::new(tls.clone(), logins, of_start);
+    let reads_again = ReadsAgain::new(tls.clone(), logins, of_clients, of_start);
     signals::on_signal(terminal, end, on_hangup(reads_again, &service, terminal))?;
     let scheme = scheme(tls.as_ref(), listen, terminal);
     let bound = Server::bind(listen, rate, &tokens).map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
@@ -196,15 +196,22 @@ pub(super) fn scheme(tls: Option<&Arc<Tls>>, listen: SocketAddr, terminal: &Term
 pub(super) struct ReadsAgain {
     tls: Option<Arc<Tls>>,
     logins: Logins,
+    /// Credentials of destinations, whose files each connection reads again.
+    of_destinations: publish::Credentials,
     /// Files that are read only at a start: what they are, their paths, and their contents at the start.
     of_start: Vec<(&'static str, PathBuf, Option<Vec<u8>>)>,
 }
 
 impl ReadsAgain {
     /// `of_start` are the files that are read only at a start.
-    pub(super) fn new(tls: Option<Arc<Tls>>, logins: Logins, of_start: impl IntoIterator<Item = (&'static str, Option<PathBuf>)>) -> Self {
+    pub(super) fn new(
+        tls: Option<Arc<Tls>>,
+        logins: Logins,
+        of_destinations: publish::Credentials,
+        of_start: impl IntoIterator<Item = (&'static str, Option<PathBuf>)>,
+    ) -> Self {
         let with_content = |(what, path): (_, Option<PathBuf>)| path.map(|path| (what, path.clone(), std::fs::read(path).ok()));
-        Self { tls, logins, of_start: of_start.into_iter().filter_map(with_content).collect() }
+        Self { tls, logins, of_destinations, of_start: of_start.into_iter().filter_map(with_content).collect() }
     }
 
     /// Reads everything again. Returns a sentence about each part that was read, and about each that was not.
@@ -218,6 +225,11 @@ impl ReadsAgain {
         match self.logins.reload() {
             Ok(()) => read.push("the logins of inputs were read again; later attempts to open an input use them".to_owned()),
             Err(error) => not_read.push(format!("the earlier logins of inputs stay in use: {error}")),
+        }
+        match self.of_destinations.check() {
+            Ok(()) if self.of_destinations.is_empty() => {}
+            Ok(()) => read.push("the files of the credentials were read again; later connections to destinations use them".to_owned()),
+            Err(error) => not_read.push(format!("files of credentials cannot be used for later connections: {error}")),
         }
         for (what, path, _) in self.of_start.iter().filter(|(_, path, content)| std::fs::read(path).ok() != *content) {
             not_read.push(format!("{what} in `{}` have changed, and are read only at a start. Restart the server", path.display()));
@@ -299,6 +311,7 @@ impl Settings {
         let state = config.state.clone().map_or_else(default_state, Ok)?;
         let of_pipelines = folders::data().into_iter().map(|folder| folder.join("pipelines"));
         config.check_uploads(of_pipelines, &state).map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
+        config.credentials.check().map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
         Ok(config)
     }
 }

@@ -53,9 +53,15 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             }
         });
     }
-    let publish = pipeline.by_name(PUBLISH).and_then(|publish| publish.downcast::<RoiPublish>().ok());
-    if let (Some(publish), Some(memory)) = (publish, &plan.outputs.frame_memory) {
+    let publish = |name: &str| pipeline.by_name(name).and_then(|publish| publish.downcast::<RoiPublish>().ok());
+    if let (Some(publish), Some(memory)) = (publish(PUBLISH), &plan.outputs.frame_memory) {
         publish.set_frame_memory(memory.clone());
+    }
+    for (idx, url) in plan.outputs.publish.iter().enumerate() {
+        // A graph without `{json}` has no such element.
+        if let Some(publish) = publish(&format!("{PUBLISH}-{}", idx + 1)) {
+            publish.set_url(url.clone());
+        }
     }
     Ok(pipeline)
 }

@@ -145,14 +145,10 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
     if factory == "roipublish" {
         let writes_file = element.property::<crate::elements::publish::Method>("method") == crate::elements::publish::Method::File;
         let path = text("address").filter(|_| writes_file).unwrap_or_else(|| "-".to_owned());
-        match text("url").map(|url| publish::Target::parse(&url)) {
+        match text("url") {
             None => writes.push(File { role: role("address"), path: path.into(), is_json: true }),
-            Some(Ok(target)) => {
-                let file = target.file().map(|path| File { role: role("url"), path: path.to_owned(), is_json: true });
-                writes.extend(file);
-            }
-            // Ignore an error: the element reports it when the element starts.
-            Some(Err(_)) => {}
+            // The element reports an error in the URL when the element starts.
+            Some(url) => writes.extend(publish::Target::file_of(&url).map(|path| File { role: role("url"), path, is_json: true })),
         }
         return;
     }

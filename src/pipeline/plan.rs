@@ -9,8 +9,7 @@ use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, ImageRate, Input, Result, Spec, Tap, file_uri, images_out, outputs, properties, tap};
 use crate::elements::publish::FrameMemory;
-use crate::publish::{IfExists, Target};
-use crate::redaction;
+use crate::publish::{self, IfExists, Target, Url};
 use crate::restart::Restart;
 use crate::stages::{Engine, did_you_mean};
 
@@ -19,8 +18,8 @@ use crate::stages::{Engine, did_you_mean};
 pub struct Outputs {
     /// File of the JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
-    /// URLs of servers and files that also get the JSON lines.
-    pub publish: Vec<String>,
+    /// URLs of servers and files that also get the JSON lines, and whether they may name files of this machine.
+    pub publish: Vec<Url>,
     /// Folder and limits of the results that are stored until the servers of `publish` acknowledge them.
     pub spool: Option<SpoolFolder>,
     /// Where the images of objects are written.
@@ -281,8 +280,10 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
         add(PUBLISH, &outputs.stream, &values);
     }
     for (idx, url) in outputs.publish.iter().enumerate() {
-        let target = Target::parse(url).map_err(|error| Error::usage(format!("--publish `{}`: {error}", redaction::redact(url))))?;
-        let mut values = vec![("url", url.clone()), ("if-exists", if_exists(outputs).to_owned())];
+        let wrong = |error| Error::usage(format!("--publish `{}`: {error}", publish::redact(&url.text)));
+        let target = Target::parse(&url.text, &url.access).map_err(wrong)?;
+        // The URL is set when the pipeline is built, together with its right to open files.
+        let mut values = vec![("if-exists", if_exists(outputs).to_owned())];
         if outputs.assignment > 0 {
             values.push(("assignment", outputs.assignment.to_string()));
         }

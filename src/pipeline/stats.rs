@@ -9,8 +9,7 @@ use gstreamer as gst;
 
 use super::Plan;
 use super::plan::{ENTRY, PUBLISH, SOURCE};
-use crate::publish::Target;
-use crate::redaction;
+use crate::publish::{Target, Url};
 
 /// Maximum number of stored latencies: one hour at 30 frames per second. For longer streams, every second latency is stored, then every
 /// fourth, and so on.
@@ -250,6 +249,18 @@ impl StageTimes {
     }
 }
 
+/// Returns the names of destinations, without credentials. Different destinations that are shown alike, such as webhooks of one host, are numbered.
+fn names_of(urls: &[Url]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::with_capacity(urls.len());
+    for url in urls {
+        let shown = Target::shown_of(&url.text, &url.access);
+        let numbered = (2..).map(|number| format!("{shown} #{number}"));
+        let is_new = |name: &String| !names.contains(name);
+        names.extend(std::iter::once(shown.clone()).chain(numbered).find(is_new));
+    }
+    names
+}
+
 /// Counters of a running pipeline, updated by pad probes.
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -295,10 +306,8 @@ impl Meter {
         }
         let names = [PUBLISH.to_owned()].into_iter().chain((1..=plan.outputs.publish.len()).map(|number| format!("{PUBLISH}-{number}")));
         let publish = names.filter_map(|name| pipeline.by_name(&name)).collect();
-        let shown =
-            |url: &String| Target::parse(url).map_or_else(|_| redaction::redact(url).into_owned(), |target| target.shown().to_owned());
-        let numbered = plan.outputs.publish.iter().enumerate();
-        let destinations = numbered.filter_map(|(idx, url)| Some((shown(url), pipeline.by_name(&format!("{PUBLISH}-{}", idx + 1))?)));
+        let numbered = names_of(&plan.outputs.publish).into_iter().enumerate();
+        let destinations = numbered.filter_map(|(idx, name)| Some((name, pipeline.by_name(&format!("{PUBLISH}-{}", idx + 1))?)));
         let destinations = destinations.collect();
         Self { seen, inference, attach, publish, destinations }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::handle::{Event, PipelineHandle, StreamEvent, StreamId};
 use super::input::file_of_uri;
 use super::{Crops, Ending, Error, Interrupt, Outputs, Plan, Result};
+use crate::publish::Url;
 use crate::redaction::{self, HIDDEN};
 
 /// Placeholder for the stream's name in output paths.
@@ -86,6 +87,7 @@ impl Outputs {
     /// Returns the outputs of the stream with this name. If `is_one_of_many` is true, the results of the stream contain the name.
     #[must_use]
     pub fn of_stream(&self, name: &str, is_one_of_many: bool) -> Self {
+        let of_file = |url: &Url| Url { text: url.text.replace(PLACEHOLDER, name), ..url.clone() };
         let place = |path: &PathBuf| match path.to_str() {
             Some(text) => PathBuf::from(text.replace(PLACEHOLDER, name)),
             None => path.clone(),
@@ -95,7 +97,7 @@ impl Outputs {
             video: self.video.as_ref().map(place),
             crops: self.crops.clone().map(|crops| Crops { folder: crops.folder.as_ref().map(place), ..crops }),
             images: self.images.as_ref().map(|images| images.of_stream(name)),
-            publish: self.publish.iter().map(|url| if is_file_url(url) { url.replace(PLACEHOLDER, name) } else { url.clone() }).collect(),
+            publish: self.publish.iter().map(|url| if is_file_url(&url.text) { of_file(url) } else { url.clone() }).collect(),
             stream: is_one_of_many.then(|| name.to_owned()),
             stream_of_servers: Some(name.to_owned()),
             ..self.clone()

@@ -15,6 +15,7 @@ use crate::pipeline::{
     self, Error, ErrorKind, Input, Logins, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap,
     probe, spec,
 };
+use crate::publish::{self as destinations, Url};
 use crate::redaction::Secrets;
 use crate::stages::Snapshot;
 
@@ -31,7 +32,7 @@ pub struct Pipelines(Arc<Shared>);
 #[derive(Debug, Clone, Default)]
 pub struct Destinations {
     /// Servers that get each line of results.
-    pub publish: Vec<String>,
+    pub publish: Vec<Url>,
     /// Where results are stored until the servers acknowledge them; `None`: they wait in memory.
     pub spool: Option<SpoolFolder>,
 }
@@ -100,6 +101,7 @@ impl Shared {
             other => other,
         };
         (self.hide)(input.secrets());
+        start.publish.iter().for_each(|url| (self.hide)(destinations::secrets(&url.text)));
         let policy = match &input {
             // Restart a live source also after a regular end, because a camera that ends its stream usually comes back.
             Input::Uri(uri) if uri.is_live() || start.repeat => Some(RestartPolicy::Always),

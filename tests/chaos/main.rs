@@ -48,6 +48,7 @@ use std::time::{Duration, Instant};
 use roiflow::pipeline::{
     Event, Events, Input, Limits, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamEvent, StreamId,
 };
+use roiflow::publish::Url;
 
 use cameras::{Camera, Fault, Video};
 use disk::SmallDisk;
@@ -264,7 +265,8 @@ fn plan(input: &str, name: &str, urls: &[String], folder: &Folder, spool: &Path)
     let spec = Spec::parse(&description, Path::new("chaos.toml")).expect("a valid description");
     let file = format!("file://{}?max-bytes=200k", folder.file("{stream}.jsonl").replace(' ', "%20"));
     let spool = SpoolFolder { path: spool.to_owned(), max_bytes: Some(SPOOL_BYTES), max_age: None };
-    let outputs = Outputs { publish: urls.iter().cloned().chain([file]).collect(), spool: Some(spool), ..Outputs::default() };
+    let outputs =
+        Outputs { publish: urls.iter().cloned().chain([file]).map(Url::of_user).collect(), spool: Some(spool), ..Outputs::default() };
     let input = Input::parse(input).expect("a valid input");
     let plan = Plan::resolve(&spec, &[], input, outputs.of_stream(name, true)).expect("a valid plan");
     let restart = Restart {

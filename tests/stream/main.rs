@@ -104,9 +104,13 @@ mod senders;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
+mod serve_canary;
+#[cfg(feature = "serve")]
 mod serve_change;
 #[cfg(feature = "serve")]
 mod serve_crops;
+#[cfg(feature = "serve")]
+mod serve_destinations;
 #[cfg(feature = "serve")]
 mod serve_limits;
 #[cfg(feature = "serve")]

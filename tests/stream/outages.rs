@@ -518,9 +518,10 @@ fn tls_needs_the_right_certificates() {
     let pipeline = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("client-id=a"), folder.file("spool")));
     let warnings = run(&pipeline).warnings;
     assert!(warnings[0].contains("UnknownIssuer") && stat(&pipeline, "spool-waiting") == 1, "{warnings:?}");
+    // A wrong file is a mistake of the settings, not an outage.
     let missing = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("ca=/no/such.pem"), folder.file("spool-2")));
-    let warnings = run(&missing).warnings;
-    assert!(warnings[0].contains("/no/such.pem: expected certificates in PEM form"), "{warnings:?}");
+    let error = run(&missing).error.unwrap();
+    assert!(error.contains("cannot read the file /no/such.pem: No such file"), "{error}");
 }
 
 #[test]

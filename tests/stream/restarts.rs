@@ -12,6 +12,7 @@ use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::pipeline::{
     ErrorKind, Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId,
 };
+use roiflow::publish::Url;
 use serde_json::Value;
 
 use crate::brokers::{Broker, Proxy, subscribe};
@@ -363,7 +364,7 @@ fn coco_file_is_continued_after_a_restart() {
     roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.coco", script)));
     let file = folder.file("o.coco.json");
     let (handle, events) = PipelineHandle::new().unwrap();
-    let outputs = Outputs { publish: vec![file.clone()], ..Outputs::default() };
+    let outputs = Outputs { publish: vec![Url::of_user(&file)], ..Outputs::default() };
     let stream = handle.add(&plan(&uri, "NULL.coco", outputs, FAST)).unwrap();
     assert_eq!(next(&events, stream), Event::Started);
     let frames_pass = || {
@@ -566,7 +567,7 @@ fn camera_and_broker_lost_together_deliver_everything_in_order() {
     let (json, copy) = (folder.file("o.jsonl"), folder.file("copy.jsonl"));
     let outputs = Outputs {
         json: Some(json.clone().into()),
-        publish: vec![format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port), copy.clone()],
+        publish: [format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port), copy.clone()].map(Url::of_user).to_vec(),
         spool: Some(SpoolFolder { path: folder.0.join("spool"), max_bytes: None, max_age: None }),
         stream_of_servers: Some("door".to_owned()),
         ..Outputs::default()

@@ -107,6 +107,11 @@ impl Served {
         }
     }
 
+    /// Number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -314,16 +319,17 @@ fn token_is_printed_once_and_needed_beyond_loopback() {
     assert!(created.status.success() && token.starts_with("roiflow_") && token.len() > 40, "{token}");
     let server = Served::start(&folder, &["--listen", "0.0.0.0:0"]);
     let port = server.address.rsplit(':').next().unwrap().to_owned();
-    let status = |token: &str| {
+    let status = |scheme: &str, token: &str| {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
         let head =
-            format!("GET /api/streams HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n");
+            format!("GET /api/streams HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nAuthorization: {scheme} {token}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer.split(' ').nth(1).unwrap().to_owned()
     };
-    assert_eq!((&*status("x"), &*status(&token)), ("401", "200"));
+    assert_eq!((&*status("Bearer", "x"), &*status("Bearer", &token)), ("401", "200"));
+    assert_eq!((&*status("bearer", &token), &*status("BEARER ", &token), &*status("Basic", &token)), ("200", "200", "401"));
 }
 
 #[test]

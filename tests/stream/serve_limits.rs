@@ -43,7 +43,7 @@ fn sixty_four_streams_are_configured_while_sixteen_run() {
     let metrics = String::from_utf8(metrics).unwrap();
     assert_eq!(metrics.matches(",state=\"running\"} 1").count(), N_ACTIVE);
     // The alerts name only metrics that exist.
-    let rules = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus-rules.yml")).unwrap();
+    let rules = rules();
     let words = rules
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .filter(|word| word.starts_with("roiflow_") || word.starts_with("process_"));
@@ -55,4 +55,43 @@ fn sixty_four_streams_are_configured_while_sixteen_run() {
     assert_eq!((status, views().len()), (200, N_STREAMS - 1));
     let (code, said) = server.end();
     assert_eq!(code, Some(0), "{said}");
+}
+
+/// The alerts for Prometheus.
+fn rules() -> String {
+    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus-rules.yml")).unwrap()
+}
+
+/// `promtool check rules` reports the same mistakes. It also runs if it is installed.
+#[test]
+fn alert_rules_are_complete_and_have_different_names() {
+    let rules = rules();
+    let mut names = std::collections::BTreeSet::new();
+    let (head, alerts) = rules.split_once("    rules:\n").unwrap();
+    assert!(head.contains("groups:\n  - name: roiflow\n"), "{head}");
+    for alert in alerts.split("      - alert: ").skip(1) {
+        let (name, rest) = alert.split_once('\n').unwrap();
+        assert!(names.insert(name.to_owned()), "{name} is defined twice");
+        assert!(name.starts_with("Roiflow") && name.chars().all(|c| c.is_ascii_alphanumeric()), "{name}");
+        let keys = rest.lines().filter(|line| line.starts_with("        ") && line.as_bytes().get(8).is_some_and(u8::is_ascii_alphabetic));
+        let keys: Vec<&str> = keys.map(|line| line.trim().split(':').next().unwrap()).collect();
+        assert!(matches!(&keys[..], ["expr", "annotations"] | ["expr", "for", "annotations"]), "{name}: {keys:?}");
+        for (open, close) in [('(', ')'), ('[', ']'), ('{', '}')] {
+            assert_eq!(rest.matches(open).count(), rest.matches(close).count(), "{name}: {open}{close}");
+        }
+        assert!(rest.contains("          summary: \"") && rest.matches('"').count() % 2 == 0, "{name}");
+        if let Some((_, time)) = rest.split_once("        for: ") {
+            let time = time.lines().next().unwrap();
+            assert!(time[..time.len() - 1].parse::<u32>().is_ok() && time.ends_with(['s', 'm', 'h']), "{name}: {time}");
+        }
+        assert!(!rest.contains('\t'), "{name}");
+    }
+    assert!(names.len() > 8, "{names:?}");
+    let page = include_str!("../../docs/howto/run-as-a-service.md");
+    let missing: Vec<&String> = names.iter().filter(|name| !page.contains(&format!("| `{name}` |"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/prometheus-rules.yml");
+    if let Ok(output) = std::process::Command::new("promtool").args(["check", "rules", "--lint=all", "--lint-fatal", path]).output() {
+        assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
 }

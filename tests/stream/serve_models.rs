@@ -9,7 +9,7 @@ use crate::cli::{Folder, roiflow};
 use crate::serve::Served;
 
 /// Uploads a file. Returns status and answer.
-fn upload(server: &Served, name: &str, content: &[u8]) -> (u16, Value) {
+pub fn upload(server: &Served, name: &str, content: &[u8]) -> (u16, Value) {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = format!("POST /api/models?name={name} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", server.address);
     let kind = format!("Content-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n", content.len());

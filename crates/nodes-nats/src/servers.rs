@@ -1,17 +1,25 @@
 //! The connection to the NATS servers: addresses, logins, TLS, and the check of the version.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
-use roiflow_publish::Address;
+use roiflow_publish::{Address, FileAccess, Kind, Login, NamedFile, Scheme};
 use tokio::sync::watch;
 
 /// The oldest server with a time to live of single messages.
 const MIN_SERVER: (i64, i64, i64) = (2, 11, 0);
-const DEFAULT_PORT: u16 = 4222;
+/// The options of `--nats`.
+static SCHEME: Scheme = Scheme {
+    names: ["nats", "tls"],
+    ports: [4222; 2],
+    prefix: "",
+    options: &[("credentials", Kind::File)],
+    settings: None,
+    has_secret_path: false,
+    is_for_clients: false,
+};
 /// How long a connection may take to begin.
 const MAX_CONNECT: Duration = Duration::from_secs(3);
 /// Interval of pings. After two without an answer, the connection is lost.
@@ -24,12 +32,11 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 pub struct Servers {
     hosts: Vec<String>,
     has_tls: bool,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     /// File with a JWT and its key, as `nsc` writes it.
-    credentials: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    client: Option<(PathBuf, PathBuf)>,
+    credentials: Option<NamedFile>,
+    ca: Option<NamedFile>,
+    client: Option<(NamedFile, NamedFile)>,
 }
 
 impl Servers {
@@ -41,7 +48,7 @@ impl Servers {
     /// # Errors
     /// Returns the first mistake. The text has no credentials.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut address = Address::parse(text)?;
+        let mut address = Address::parse(text, &SCHEME, &FileAccess::Allowed)?;
         let has_tls = match &*address.scheme {
             "nats" => false,
             "tls" => true,
@@ -50,17 +57,16 @@ impl Servers {
         if !address.path.is_empty() {
             return Err("expected an address without a path, got one with a path".to_owned());
         }
-        address.take_login("")?;
-        let mut file = |name: &str| address.take(name).map(PathBuf::from);
+        let login = address.take_login()?;
+        let mut file = |name: &str| address.take_file(name);
         let (credentials, ca, cert, key) = (file("credentials"), file("ca"), file("cert"), file("key"));
         let client = match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
-        address.finish("credentials, ca, cert, key")?;
-        let hosts = address.host_texts(DEFAULT_PORT);
-        Ok(Self { hosts, has_tls, user: address.user, password: address.password, credentials, ca, client })
+        address.finish()?;
+        Ok(Self { hosts: address.host_texts(), has_tls, login, credentials, ca, client })
     }
 
     /// The first server, as `host:port`.
@@ -69,9 +75,11 @@ impl Servers {
     }
 
     /// The texts that no message may show.
-    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+    pub fn secrets(&self) -> impl Iterator<Item = String> {
+        let (user, password) = self.login.read().unwrap_or_default();
         // A user without a password is a token.
-        self.password.as_deref().into_iter().chain(self.user.as_deref().filter(|_| self.password.is_none()))
+        let token = user.filter(|_| password.is_none());
+        password.into_iter().chain(token)
     }
 
     /// The servers without their login.
@@ -139,24 +147,24 @@ impl Servers {
         if self.has_tls {
             options = options.require_tls(true);
         }
-        options = match (&self.user, &self.password) {
-            (Some(user), Some(password)) => options.user_and_password(user.clone(), password.clone()),
+        // The files are read again for each connection.
+        options = match self.login.read().map_err(|error| error.to_string())? {
+            (Some(user), Some(password)) => options.user_and_password(user, password),
             // An address with only a user or only a password before the host contains a token.
-            (Some(token), None) | (None, Some(token)) => options.token(token.clone()),
+            (Some(token), None) | (None, Some(token)) => options.token(token),
             (None, None) => options,
         };
-        if let Some(path) = &self.credentials {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| format!("cannot read the credentials `{}`: {error}", path.display()))?;
+        if let Some(file) = &self.credentials {
+            let bytes = file.read().map_err(|error| error.to_string())?;
             options = options
-                .credentials(&text)
-                .map_err(|_| format!("expected credentials of NATS in `{}`, got another file", path.display()))?;
+                .credentials(&String::from_utf8_lossy(&bytes))
+                .map_err(|_| format!("expected credentials of NATS in `{}`, got another file", file.path().display()))?;
         }
         if let Some(ca) = &self.ca {
-            options = options.add_root_certificates(ca.clone());
+            options = options.add_root_certificates(ca.path().to_owned());
         }
         if let Some((cert, key)) = &self.client {
-            options = options.add_client_certificate(cert.clone(), key.clone());
+            options = options.add_client_certificate(cert.path().to_owned(), key.path().to_owned());
         }
         Ok(options)
     }
@@ -184,7 +192,7 @@ mod tests {
     fn addresses_have_hosts_and_options_and_hide_their_login() {
         let servers = Servers::parse("tls://me:secret77@a:4223,b,c:4224?ca=ca.pem").unwrap();
         assert_eq!(
-            (servers.hosts(), servers.ca.as_deref()),
+            (servers.hosts(), servers.ca.as_ref().map(NamedFile::path)),
             (&["a:4223", "b:4222", "c:4224"].map(str::to_owned)[..], Some(std::path::Path::new("ca.pem")))
         );
         assert_eq!(Servers::parse("nats://[fd00::1]").unwrap().hosts(), ["[fd00::1]:4222"]);

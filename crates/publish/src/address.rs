@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
+use super::files::{FileAccess, Login, NamedFile, Setting};
+use super::options::{Kind, Scheme};
+
 /// A parsed address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
@@ -24,86 +27,138 @@ pub struct Address {
     pub path: String,
     /// The path as written, with the first slash.
     pub(crate) raw_path: String,
-    /// Options that [`Address::take`] and similar functions have not removed yet.
-    options: Vec<(String, String)>,
+    table: &'static Scheme,
+    /// Options that [`Address::take`] and similar functions have not removed yet, with their whole names.
+    options: Vec<(String, Setting)>,
+    /// Options of the URL that the server gets.
+    passed_on: Vec<(String, String)>,
 }
 
 impl Address {
-    /// Parses an address.
+    /// Parses an address with the options of a scheme. Opens no file.
     ///
     /// # Errors
-    /// Returns the description of the first mistake if the text is not a valid address.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// Returns the description of the first mistake if the text is not a valid address, or may not use its options.
+    pub fn parse(text: &str, table: &'static Scheme, access: &FileAccess) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("expected SCHEME://HOST, got no `://`")?;
         let scheme = scheme.to_ascii_lowercase();
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let (login, place) = authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
         let hosts = place.split(',').map(|host| host_and_port(&scheme, host)).collect::<Result<_, _>>()?;
+        let value = |text: &str| value(text, access);
         let (user, password) =
             match login.map(|login| login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)))) {
                 None => (None, None),
                 Some((user, password)) => (Some(value(user)?), password.map(value).transpose()?),
             };
-        let mut options = Vec::new();
-        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-            let (name, text) = pair.split_once('=').ok_or_else(|| format!("expected options as NAME=VALUE, got `{pair}`"))?;
-            options.push((name.to_owned(), value(text)?));
-        }
-        Ok(Self {
+        let mut address = Self {
             scheme,
             user: user.filter(|user| !user.is_empty()),
             password,
             hosts,
             path: decoded(path.strip_prefix('/').unwrap_or(path))?,
             raw_path: path.to_owned(),
-            options,
-        })
+            table,
+            options: Vec::new(),
+            passed_on: Vec::new(),
+        };
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, text) = pair.split_once('=').ok_or_else(|| format!("expected options as NAME=VALUE, got `{pair}`"))?;
+            let text = value(text)?;
+            match table.kind(address.has_tls(), name, access.has_credentials())? {
+                None => address.passed_on.push((name.to_owned(), text)),
+                Some(Kind::File) => address.add(name, Setting::File(access.file(name, &text)?))?,
+                Some(Kind::Power) => {
+                    access.check_power(name)?;
+                    address.add(name, Setting::Text(text))?;
+                }
+                Some(Kind::Value | Kind::Secret | Kind::Credentials) => address.add(name, Setting::Text(text))?,
+            }
+        }
+        if let Some(name) = address.take("credentials") {
+            let is_login = |(option, _): &(String, Setting)| table.kind(address.has_tls(), option, false) == Ok(Some(Kind::Secret));
+            if address.user.is_some() || address.password.is_some() || address.options.iter().any(is_login) {
+                return Err(
+                    "option credentials: expected a URL without another login, got one with a user, a password or a secret".to_owned()
+                );
+            }
+            for (option, setting) in access.credentials(&name, &address)? {
+                address.add(&format!("{}{option}", table.prefix), setting)?;
+            }
+        }
+        Ok(address)
     }
 
-    /// Removes the options `user` and `password-file`, with `prefix` before their names, and stores their values as the login.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read.
-    pub fn take_login(&mut self, prefix: &str) -> Result<(), String> {
-        if let Some(user) = self.take(&format!("{prefix}user")) {
-            self.user = Some(user);
+    fn add(&mut self, name: &str, setting: Setting) -> Result<(), String> {
+        if self.options.iter().any(|(known, _)| known == name) {
+            return Err(format!("option {name}: expected it once, got it twice"));
         }
-        if let Some(path) = self.take(&format!("{prefix}password-file")) {
-            let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read the password file {path}: {error}"))?;
-            self.password = Some(text.lines().next().unwrap_or_default().to_owned());
-        }
+        self.options.push((name.to_owned(), setting));
         Ok(())
     }
 
-    /// The options that are not removed yet.
-    #[cfg(feature = "http")]
-    pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.options.iter().map(|(name, value)| (&**name, &**value))
+    /// Removes the options of the login. Reads a password file once, to report a mistake before the start.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn take_login(&mut self) -> Result<Login, String> {
+        let user = self.take("user").or_else(|| self.user.clone());
+        let login = Login { user, password: self.password.clone(), file: self.take_file("password-file") };
+        login.read().map_err(|error| error.to_string())?;
+        Ok(login)
     }
 
-    /// The address without credentials, with the options that are not removed yet.
+    /// The row of the scheme in the table of options.
+    pub(crate) fn table(&self) -> &'static Scheme {
+        self.table
+    }
+
+    /// Whether the scheme uses TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.scheme == self.table.names[1]
+    }
+
+    /// The URL for an HTTP client: without credentials and options, with the options for the server.
     #[cfg(feature = "http")]
-    pub(crate) fn shown_with_options(&self) -> String {
-        let mut text = self.shown();
-        for (idx, (name, value)) in self.options.iter().enumerate() {
+    pub(crate) fn url_of_server(&self) -> String {
+        let mut text = format!("{}{}", self.origin(), self.raw_path);
+        for (idx, (name, value)) in self.passed_on.iter().enumerate() {
             let value = percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC);
             text += &format!("{}{name}={value}", if idx == 0 { '?' } else { '&' });
         }
         text
     }
 
-    /// Removes an option.
-    pub fn take(&mut self, name: &str) -> Option<String> {
-        let idx = self.options.iter().position(|(known, _)| known == name)?;
-        Some(self.options.remove(idx).1)
+    /// Removes the option `name`, which is without the prefix of the scheme, if `convert` accepts its value.
+    fn take_if<T>(&mut self, name: &str, convert: impl Fn(&Setting) -> Option<T>) -> Option<T> {
+        let prefix = self.table.prefix;
+        let mut found = self.options.iter().enumerate().filter(|(_, (known, _))| known.strip_prefix(prefix) == Some(name));
+        let (idx, value) = found.find_map(|(idx, (_, setting))| Some((idx, convert(setting)?)))?;
+        self.options.remove(idx);
+        Some(value)
     }
 
-    /// Removes the options whose names begin with `prefix`. Returns them without the prefix.
+    /// Removes an option whose value is no file. `name` is without the prefix of the scheme.
+    pub fn take(&mut self, name: &str) -> Option<String> {
+        self.take_if(name, |setting| if let Setting::Text(text) = setting { Some(text.clone()) } else { None })
+    }
+
+    /// Removes an option whose value is a file. `name` is without the prefix of the scheme.
+    pub fn take_file(&mut self, name: &str) -> Option<NamedFile> {
+        self.take_if(name, |setting| if let Setting::File(file) = setting { Some(file.clone()) } else { None })
+    }
+
+    /// Removes the settings of a library. Returns them without the prefix.
     #[cfg(feature = "kafka")]
-    pub(crate) fn take_prefixed(&mut self, prefix: &str) -> Vec<(String, String)> {
+    pub(crate) fn take_settings(&mut self) -> Vec<(String, String)> {
+        let Some((prefix, _)) = self.table.settings else { return Vec::new() };
         let taken = self.options.extract_if(.., |(name, _)| name.starts_with(prefix));
-        taken.map(|(name, value)| (name[prefix.len()..].to_owned(), value)).collect()
+        let text = |(name, setting): (String, Setting)| match setting {
+            Setting::Text(text) => Some((name[prefix.len()..].to_owned(), text)),
+            Setting::File(_) => None,
+        };
+        taken.filter_map(text).collect()
     }
 
     /// Removes an option with the value `true` or `false`. Returns `false` if the option is missing.
@@ -111,57 +166,66 @@ impl Address {
         match self.take(name).as_deref() {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(other) => Err(format!("option {name}: expected true or false, got `{other}`")),
+            Some(other) => Err(format!("option {}{name}: expected true or false, got `{other}`", self.table.prefix)),
         }
     }
 
     /// Removes an option and returns it as a number, or `None` if the option is not set. Fails if the value is not a number.
     pub(crate) fn take_number(&mut self, name: &str) -> Result<Option<u64>, String> {
-        let parse = |text: String| bytes(&text).ok_or_else(|| format!("option {name}: expected a number such as 500 or 64M, got `{text}`"));
+        let prefix = self.table.prefix;
+        let parse =
+            |text: String| bytes(&text).ok_or_else(|| format!("option {prefix}{name}: expected a number such as 500 or 64M, got `{text}`"));
         self.take(name).map(parse).transpose()
     }
 
     /// Removes an option and returns it as a duration, or `None` if the option is not set. Fails if the value is not a duration.
     pub(crate) fn take_duration(&mut self, name: &str) -> Result<Option<Duration>, String> {
-        let parse = |text: String| duration(&text).map_err(|error| format!("option {name}: {error}"));
+        let prefix = self.table.prefix;
+        let parse = |text: String| duration(&text).map_err(|error| format!("option {prefix}{name}: {error}"));
         self.take(name).map(parse).transpose()
     }
 
-    /// Returns an error if an option is left: the destination does not know it. `known` lists the options of the destination, for the
-    /// error.
+    /// Returns an error if an option is left: the destination does not use it.
     ///
     /// # Errors
-    /// Returns which option is unknown.
-    pub fn finish(&self, known: &str) -> Result<(), String> {
+    /// Returns which option is left.
+    pub fn finish(&self) -> Result<(), String> {
         match self.options.first() {
             None => Ok(()),
-            Some((name, _)) => Err(format!("unknown option `{name}`: expected one of user, password-file, {known}")),
+            Some((name, _)) => Err(format!("option {name}: expected none, because {}:// does not use it", self.scheme)),
         }
     }
 
     /// The hosts of the list, each with its port. An IPv6 address has no brackets.
-    pub(crate) fn hosts(&self, default_port: u16) -> impl Iterator<Item = (String, u16)> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (String, u16)> {
+        let default_port = self.table.ports[usize::from(self.has_tls())];
         self.hosts.iter().map(move |(host, port)| (host.clone(), port.unwrap_or(default_port)))
     }
 
+    /// Scheme, host and port of each server, for comparisons.
+    pub(crate) fn endpoints(&self) -> Vec<(String, String, u16)> {
+        self.hosts().map(|(host, port)| (self.scheme.clone(), host.to_ascii_lowercase(), port)).collect()
+    }
+
     /// The hosts of the list as `host:port`, or `[host]:port` for an IPv6 address.
-    pub fn host_texts(&self, default_port: u16) -> Vec<String> {
-        self.hosts(default_port).map(|(host, port)| format!("{}:{port}", in_brackets(&host))).collect()
+    pub fn host_texts(&self) -> Vec<String> {
+        self.hosts().map(|(host, port)| format!("{}:{port}", in_brackets(&host))).collect()
     }
 
-    /// Like [`Address::finish`], for files. The error does not list the options of a login, because a file has none.
-    pub(crate) fn finish_file(&self, known: &str) -> Result<(), String> {
-        self.finish("").map_err(|error| format!("{}{known}", error.trim_end_matches("user, password-file, ")))
-    }
-
-    /// The address without credentials and options.
+    /// The address without credentials, options, and a path that can contain a secret.
     pub(crate) fn shown(&self) -> String {
+        let path = if self.table.has_secret_path && self.raw_path.len() > 1 { "/***" } else { &self.raw_path };
+        format!("{}{path}", self.origin())
+    }
+
+    /// Scheme and hosts.
+    pub(crate) fn origin(&self) -> String {
         let host = |(host, port): &(String, Option<u16>)| {
             let port = port.map_or(String::new(), |port| format!(":{port}"));
             format!("{}{port}", in_brackets(host))
         };
         let hosts: Vec<String> = self.hosts.iter().map(host).collect();
-        format!("{}://{}{}", self.scheme, hosts.join(","), self.raw_path)
+        format!("{}://{}", self.scheme, hosts.join(","))
     }
 }
 
@@ -220,12 +284,12 @@ fn decoded(text: &str) -> Result<String, String> {
 }
 
 /// Decodes a value and inserts environment variables.
-fn value(text: &str) -> Result<String, String> {
+fn value(text: &str, access: &FileAccess) -> Result<String, String> {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once("${") {
         let (name, after) = after.split_once('}').ok_or("expected `}` after `${`")?;
         out += &decoded(before)?;
-        out += &std::env::var(name).map_err(|_| format!("environment variable {name}: expected a value, but the variable is not set"))?;
+        out += &access.variable(name)?;
         rest = after;
     }
     out += &decoded(rest)?;
@@ -254,13 +318,20 @@ impl Template {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<Address, String> {
+        let scheme = text.split("://").next().unwrap_or_default().to_ascii_lowercase();
+        Address::parse(text, Scheme::named(&scheme).unwrap_or(Scheme::named("mqtt").unwrap()), &FileAccess::Allowed)
+    }
+
     #[test]
     fn addresses_have_all_their_parts() {
-        let mut address = Address::parse("MQTTS://me:p%40ss@[::1]:8883/a/{stream}?ca=/x%20y.pem&retain=true").unwrap();
-        assert_eq!((&*address.scheme, address.hosts(1).next()), ("mqtts", Some(("::1".to_owned(), 8883))));
+        let mut address = parse("MQTTS://me:p%40ss@[::1]:8883/a/{stream}?ca=/x%20y.pem&retain=true").unwrap();
+        assert_eq!((&*address.scheme, address.hosts().next()), ("mqtts", Some(("::1".to_owned(), 8883))));
         assert_eq!((address.user.as_deref(), address.password.as_deref(), &*address.path), (Some("me"), Some("p@ss"), "a/{stream}"));
-        assert_eq!((address.take("ca").as_deref(), address.take_switch("retain")), (Some("/x y.pem"), Ok(true)));
-        assert_eq!((address.finish("ca"), &*address.shown()), (Ok(()), "mqtts://[::1]:8883/a/{stream}"));
+        assert!(address.finish().is_err());
+        let ca = address.take_file("ca").unwrap();
+        assert_eq!((ca.path(), address.take_switch("retain")), (std::path::Path::new("/x y.pem"), Ok(true)));
+        assert_eq!((address.finish(), &*address.shown()), (Ok(()), "mqtts://[::1]:8883/a/{stream}"));
         assert!(!format!("{address:?}").contains("p@ss"));
     }
 
@@ -273,18 +344,18 @@ mod tests {
             ("nats://a,[fd00::2]:5", &["a:4222", "[fd00::2]:5"]),
             ("nats://fd00::1", &["[fd00::1]:4222"]),
         ] {
-            assert_eq!(Address::parse(text).unwrap().host_texts(4222), expected, "{text}");
+            assert_eq!(parse(text).unwrap().host_texts(), expected, "{text}");
         }
-        let address = Address::parse("nats://[fd00::1]:5,b/subject").unwrap();
-        assert_eq!(address.hosts(1).collect::<Vec<_>>(), [("fd00::1".to_owned(), 5), ("b".to_owned(), 1)]);
+        let address = parse("nats://[fd00::1]:5,b/subject").unwrap();
+        assert_eq!(address.hosts().collect::<Vec<_>>(), [("fd00::1".to_owned(), 5), ("b".to_owned(), 4222)]);
         assert_eq!(address.shown(), "nats://[fd00::1]:5,b/subject");
     }
 
     #[test]
     fn environment_variables_are_inserted_or_missed() {
         let path = std::env::var("PATH").unwrap();
-        assert_eq!(Address::parse("nats://u:${PATH}@host").unwrap().password, Some(path));
-        let error = Address::parse("nats://u:${ROIFLOW_NO_SUCH}@host").unwrap_err();
+        assert_eq!(parse("nats://u:${PATH}@host").unwrap().password, Some(path));
+        let error = parse("nats://u:${ROIFLOW_NO_SUCH}@host").unwrap_err();
         assert_eq!(error, "environment variable ROIFLOW_NO_SUCH: expected a value, but the variable is not set");
     }
 
@@ -301,13 +372,13 @@ mod tests {
             ("mqtt://host/?retain", "NAME=VALUE"),
             ("mqtt://host/%ff", "UTF-8"),
         ] {
-            let error = Address::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
-        let error = Address::parse("mqtt://host/?password-file=/no/such").unwrap().take_login("").unwrap_err();
+        let error = parse("mqtt://host/?password-file=/no/such").unwrap().take_login().unwrap_err();
         assert!(error.contains("/no/such"), "{error}");
-        let error = Address::parse("mqtt://host/?spool=x").unwrap().finish("ca").unwrap_err();
-        assert_eq!(error, "unknown option `spool`: expected one of user, password-file, ca");
+        let error = parse("mqtt://host/?retain=true&retain=false").unwrap_err();
+        assert_eq!(error, "option retain: expected it once, got it twice");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Deadline;
 use super::address::Address;
+use super::files::NamedFile;
 
 /// Maximum time for name resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,50 +27,52 @@ pub(crate) struct Endpoint {
     tls: Option<Tls>,
 }
 
-/// TLS settings of an endpoint.
-#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "an address with TLS is an error"))]
+/// TLS settings of an endpoint. The files are read for each connection, because certificates are renewed.
+#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "an address with TLS is an error"))]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
     /// File with the certificates that sign the server's certificate. If `None`, the certificates of the system are used.
-    pub(crate) ca: Option<String>,
-    /// Paths of the certificate and of the key of the client.
-    pub(crate) client: Option<(String, String)>,
+    pub(crate) ca: Option<NamedFile>,
+    /// The certificate and the key of the client.
+    pub(crate) client: Option<(NamedFile, NamedFile)>,
 }
 
-/// The TLS options of an address, for error messages.
-pub(crate) const TLS_OPTIONS: &str = "ca, cert, key";
-
 impl Tls {
-    /// Takes the options from an address. Their names begin with `prefix`.
-    pub(crate) fn of(address: &mut Address, prefix: &str) -> Result<Self, String> {
-        let mut take = |name: &str| address.take(&format!("{prefix}{name}"));
-        let client = match (take("cert"), take("key")) {
+    /// Takes the options from an address; `None` if its scheme is without TLS. Reads the files once, to report a mistake before the start.
+    pub(crate) fn of(address: &mut Address) -> Result<Option<Self>, String> {
+        if !address.has_tls() {
+            return Ok(None);
+        }
+        if !cfg!(feature = "tls") {
+            return Err(format!("{}: this program was built without TLS (feature `tls`)", address.scheme));
+        }
+        let client = match (address.take_file("cert"), address.take_file("key")) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
-        Ok(Self { ca: take("ca"), client })
+        let tls = Self { ca: address.take_file("ca"), client };
+        // Without files, there is nothing to check but the certificates of the system, which can be installed later.
+        #[cfg(feature = "tls")]
+        if tls.ca.is_some() || tls.client.is_some() {
+            super::tls::config(&tls).map_err(|error| error.to_string())?;
+        }
+        Ok(Some(tls))
     }
 }
 
 impl Endpoint {
-    /// The endpoint of an address. `ports` are the default ports, without and with TLS.
-    pub(crate) fn of(address: &mut Address, ports: (u16, u16), has_tls: bool) -> Result<Self, String> {
-        if has_tls && !cfg!(feature = "tls") {
-            return Err(format!("{}: this program was built without TLS (feature `tls`)", address.scheme));
-        }
-        address.take_login("")?;
-        let tls = has_tls.then(|| Tls::of(address, "")).transpose()?;
-        let mut hosts = address.hosts(if has_tls { ports.1 } else { ports.0 });
-        let (host, port) = hosts.next().ok_or("expected a host, got none")?;
+    /// The endpoint of an address.
+    pub(crate) fn of(address: &mut Address) -> Result<Self, String> {
+        let tls = Tls::of(address)?;
+        let (host, port) = address.hosts().next().ok_or("expected a host, got none")?;
         Ok(Self { host, port, tls })
     }
 
     /// The endpoints of an address with a list of hosts.
-    pub(crate) fn of_each(address: &mut Address, ports: (u16, u16), has_tls: bool) -> Result<Vec<Self>, String> {
-        let first = Self::of(address, ports, has_tls)?;
-        let hosts = address.hosts(if has_tls { ports.1 } else { ports.0 });
-        Ok(hosts.map(|(host, port)| Self { host, port, ..first.clone() }).collect())
+    pub(crate) fn of_each(address: &mut Address) -> Result<Vec<Self>, String> {
+        let first = Self::of(address)?;
+        Ok(address.hosts().map(|(host, port)| Self { host, port, ..first.clone() }).collect())
     }
 }
 

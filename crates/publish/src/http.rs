@@ -11,6 +11,7 @@ use base64::Engine;
 
 use super::address::Address;
 use super::connection::Tls;
+use super::files::{Login, NamedFile};
 use super::{Deadline, Destination, Failure, Message};
 
 /// Maximum time for a request and its answer.
@@ -27,10 +28,13 @@ const MAX_QUOTED_BYTES: u64 = 200;
 /// An HTTP server.
 pub(super) struct Http {
     agent: ureq::Agent,
+    tls: Option<Tls>,
     url: String,
-    /// Value of the header `Authorization`.
-    authorization: Option<String>,
-    secret: Option<ring::hmac::Key>,
+    login: Login,
+    /// The bearer token, which replaces the login.
+    token: Option<NamedFile>,
+    /// The key of the signature.
+    secret: Option<Secret>,
     /// Whether the body of a request is one JSON array. Otherwise each message is a line.
     is_array: bool,
     max_batch: usize,
@@ -42,52 +46,35 @@ pub(super) struct Http {
     deadline: Deadline,
 }
 
+/// The key of the signature.
+enum Secret {
+    Text(String),
+    File(NamedFile),
+}
+
 impl Http {
     /// The destination of `http://` and `https://` addresses. Options that begin with `x-` are not sent to the server.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
-        address.take_login("x-")?;
-        let has_tls = address.scheme == "https";
-        let tls = Tls::of(&mut address, "x-")?;
-        let is_array = match address.take("x-format").as_deref() {
+        let login = address.take_login()?;
+        let tls = Tls::of(&mut address)?;
+        let is_array = match address.take("format").as_deref() {
             None | Some("lines") => false,
             Some("array") => true,
             Some(other) => return Err(format!("option x-format: expected lines or array, got `{other}`")),
         };
-        let max_batch = address.take_number("x-batch")?.unwrap_or(MAX_BATCH).clamp(1, MAX_BATCH) as usize;
-        let secret = match (address.take("x-secret"), address.take("x-secret-file")) {
-            (None, None) => None,
-            (Some(secret), None) => Some(secret),
-            (None, Some(path)) => Some(first_line(&path)?),
+        let max_batch = address.take_number("batch")?.unwrap_or(MAX_BATCH).clamp(1, MAX_BATCH) as usize;
+        let secret = match (address.take("secret"), address.take_file("secret-file")) {
             (Some(_), Some(_)) => return Err("expected one of the options x-secret and x-secret-file, got both".to_owned()),
+            (text, file) => text.map(Secret::Text).or(file.map(Secret::File)),
         };
-        let token = address.take("x-token-file").map(|path| first_line(&path)).transpose()?;
-        let authorization = match (token, &address.user, &address.password) {
-            (Some(token), _, _) => Some(format!("Bearer {token}")),
-            (None, None, None) => None,
-            (None, user, password) => {
-                let login = format!("{}:{}", user.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default());
-                Some(format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(login)))
-            }
-        };
-        let known = "x-user, x-password-file, x-token-file, x-secret, x-secret-file, x-format, x-batch, x-ca, x-cert, x-key";
-        if let Some(name) = address.options().map(|(name, _)| name).find(|name| name.starts_with("x-")) {
-            return Err(format!("unknown option `{name}`: expected one of {known}; other options are sent to the server"));
-        }
-        let mut config = ureq::Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(concat!("roiflow/", env!("CARGO_PKG_VERSION")));
-        if has_tls {
-            config = config.tls_config(super::tls::http_config(&tls).map_err(|error| error.to_string())?);
-        }
-        let secret = secret.map(|secret| ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes()));
-        Ok(Self {
-            agent: config.build().into(),
-            url: address.shown_with_options(),
-            authorization,
+        let token = address.take_file("token-file");
+        address.finish()?;
+        let http = Self {
+            agent: agent(tls.as_ref()).map_err(|error| error.to_string())?,
+            tls,
+            url: address.url_of_server(),
+            login,
+            token,
             secret,
             is_array,
             max_batch,
@@ -96,7 +83,33 @@ impl Http {
             n_pending_bytes: 0,
             n_acknowledged: 0,
             deadline: Deadline::default(),
-        })
+        };
+        // Read the files once, to report a mistake before the start.
+        http.authorization().and_then(|_| http.key()).map_err(|error| error.to_string())?;
+        Ok(http)
+    }
+
+    /// The value of the header `Authorization`. Files are read for each request, because tokens are renewed.
+    fn authorization(&self) -> io::Result<Option<String>> {
+        if let Some(token) = &self.token {
+            return Ok(Some(format!("Bearer {}", token.first_line()?)));
+        }
+        if !self.login.is_some() {
+            return Ok(None);
+        }
+        let (user, password) = self.login.read()?;
+        let login = format!("{}:{}", user.unwrap_or_default(), password.unwrap_or_default());
+        Ok(Some(format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(login))))
+    }
+
+    /// The key of the signature.
+    fn key(&self) -> io::Result<Option<ring::hmac::Key>> {
+        let text = match &self.secret {
+            None => return Ok(None),
+            Some(Secret::Text(text)) => text.clone(),
+            Some(Secret::File(file)) => file.first_line()?,
+        };
+        Ok(Some(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, text.as_bytes())))
     }
 
     /// Creates the body of a request with these messages.
@@ -117,11 +130,11 @@ impl Http {
     fn post(&self, body: Vec<u8>) -> io::Result<(u16, String)> {
         let kind = if self.is_array { "application/json" } else { "application/x-ndjson" };
         let mut request = self.agent.post(&self.url).header("content-type", kind);
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization()? {
             request = request.header("authorization", authorization);
         }
-        if let Some(secret) = &self.secret {
-            let signature: String = ring::hmac::sign(secret, &body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        if let Some(key) = self.key()? {
+            let signature: String = ring::hmac::sign(&key, &body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
             request = request.header("x-roiflow-signature-256", format!("sha256={signature}"));
         }
         let (answered, answer) = channel();
@@ -175,6 +188,10 @@ impl Http {
 impl Destination for Http {
     fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
         self.deadline = deadline.clone();
+        if self.tls.is_some() {
+            // Certificates may have changed.
+            self.agent = agent(self.tls.as_ref()).map_err(Failure::retryable)?;
+        }
         Ok(())
     }
 
@@ -198,9 +215,20 @@ impl Destination for Http {
     }
 }
 
-fn first_line(path: &str) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the file {path}: {error}"))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+/// Creates the HTTP client.
+fn agent(tls: Option<&Tls>) -> io::Result<ureq::Agent> {
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(TIMEOUT))
+        .timeout_connect(Some(CONNECT_TIMEOUT))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .user_agent(concat!("roiflow/", env!("CARGO_PKG_VERSION")));
+    let config = match tls {
+        Some(tls) => config.tls_config(super::tls::http_config(tls)?),
+        None => config,
+    };
+    Ok(config.build().into())
 }
 
 fn into_io(error: ureq::Error) -> io::Error {

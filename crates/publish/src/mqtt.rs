@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::address::{Address, Template};
 use super::client::{ANSWER_TIMEOUT, InFlight, MAX_IN_FLIGHT, Protocol};
-use super::connection::{Connection, Endpoint, TLS_OPTIONS};
+use super::connection::{Connection, Endpoint};
+use super::files::Login;
 use super::{Deadline, Failure, Message};
 
 /// If the broker receives no packet for 1.5 times this time, it publishes the last will. An idle connection sends packets at a shorter
@@ -35,8 +36,7 @@ const RETAIN: u8 = 0x01;
 /// An MQTT broker with a topic for each stream.
 pub(super) struct Mqtt {
     endpoint: Endpoint,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     client_id: String,
     topic: Template,
     status_topic: Option<String>,
@@ -53,8 +53,8 @@ pub(super) struct Mqtt {
 impl Mqtt {
     /// Creates the destination of an `mqtt://` or `mqtts://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
-        let has_tls = address.scheme == "mqtts";
-        let endpoint = Endpoint::of(&mut address, (1883, 8883), has_tls)?;
+        let login = address.take_login()?;
+        let endpoint = Endpoint::of(&mut address)?;
         let status_topic = address.take("status-topic");
         let client_id = address.take("client-id").unwrap_or_else(|| {
             // `RandomState` has random keys, so the hash is a random number.
@@ -62,7 +62,7 @@ impl Mqtt {
         });
         let retain = address.take_switch("retain")?;
         let expiry = address.take_duration("expiry")?;
-        address.finish(&format!("client-id, expiry, retain, status-topic, {TLS_OPTIONS}"))?;
+        address.finish()?;
         let topic = if address.path.is_empty() { "roiflow/{stream}" } else { &address.path };
         if let Some(c) = topic.chars().chain(status_topic.iter().flat_map(|topic| topic.chars())).find(|c| !is_topic_text(*c)) {
             return Err(format!("expected a topic name without wildcards, got one with `{c}`"));
@@ -70,8 +70,7 @@ impl Mqtt {
         Ok(Self {
             endpoint,
             topic: Template::new(topic),
-            user: address.user,
-            password: address.password,
+            login,
             client_id,
             status_topic,
             retain,
@@ -83,14 +82,15 @@ impl Mqtt {
         })
     }
 
-    fn connect_packet(&self) -> Vec<u8> {
+    fn connect_packet(&self) -> io::Result<Vec<u8>> {
+        let (user, password) = self.login.read()?;
         let mut body = Vec::new();
         text(&mut body, "MQTT");
         let mut flags = 0x02;
         flags |= if self.status_topic.is_some() { 0x04 | 0x08 | 0x20 } else { 0 };
-        flags |= if self.password.is_some() { 0x40 } else { 0 };
+        flags |= if password.is_some() { 0x40 } else { 0 };
         // Version 3.1.1 allows no password without a user.
-        flags |= if self.user.is_some() || self.password.is_some() { 0x80 } else { 0 };
+        flags |= if user.is_some() || password.is_some() { 0x80 } else { 0 };
         body.extend_from_slice(&[self.version, flags]);
         body.extend_from_slice(&KEEP_ALIVE_SECONDS.to_be_bytes());
         if self.version == 5 {
@@ -105,12 +105,12 @@ impl Mqtt {
             text(&mut body, "offline");
         }
         if flags & 0x80 != 0 {
-            text(&mut body, self.user.as_deref().unwrap_or_default());
+            text(&mut body, user.as_deref().unwrap_or_default());
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = &password {
             text(&mut body, password);
         }
-        packet(CONNECT, &body)
+        Ok(packet(CONNECT, &body))
     }
 
     fn publish_packet(&self, id: u16, message: &Message) -> Vec<u8> {
@@ -146,8 +146,9 @@ impl Mqtt {
 
     /// Connects with the current version of the protocol. Returns `None` if the broker refuses the version.
     fn try_open(&mut self, deadline: &Deadline) -> Result<Option<Connection>, Failure> {
+        let hello = self.connect_packet().map_err(Failure::retryable)?;
         let mut connection = Connection::open(&self.endpoint, deadline).map_err(Failure::retryable)?;
-        connection.write(&self.connect_packet()).map_err(Failure::retryable)?;
+        connection.write(&hello).map_err(Failure::retryable)?;
         let end = Instant::now() + ANSWER_TIMEOUT;
         let answer = loop {
             match take_packet(&mut connection).map_err(Failure::retryable)? {

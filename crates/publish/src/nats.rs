@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::address::{Address, Template};
 use super::client::{ANSWER_TIMEOUT, InFlight, Protocol};
-use super::connection::{Connection, Endpoint, TLS_OPTIONS};
+use super::connection::{Connection, Endpoint};
+use super::files::Login;
 use super::{Deadline, Failure, Message};
 
 /// Longer lines and larger messages from the server are an error.
@@ -29,8 +30,7 @@ pub(super) struct Nats {
     /// Index of the endpoint that was used last.
     current: usize,
     has_tls: bool,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     subject: Template,
     /// Name of the JetStream stream that is created if it does not exist.
     create: Option<String>,
@@ -53,10 +53,10 @@ enum Received {
 impl Nats {
     /// Creates the destination of a `nats://` or `tls://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
-        let has_tls = address.scheme == "tls";
-        let endpoints = Endpoint::of_each(&mut address, (4222, 4222), has_tls)?;
+        let (has_tls, login) = (address.has_tls(), address.take_login()?);
+        let endpoints = Endpoint::of_each(&mut address)?;
         let create = address.take("create");
-        address.finish(&format!("create, {TLS_OPTIONS}"))?;
+        address.finish()?;
         let subject = if address.path.is_empty() { "roiflow.{stream}" } else { &address.path };
         if let Some(c) = subject.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>')) {
             return Err(format!("expected a subject without wildcards and spaces, got one with `{c}`"));
@@ -69,8 +69,7 @@ impl Nats {
             current: 0,
             has_tls,
             subject: Template::new(subject),
-            user: address.user,
-            password: address.password,
+            login,
             create,
             // `RandomState` has random keys, so the hash is a random number.
             inbox: format!("_INBOX.roiflow{:016x}", RandomState::new().build_hasher().finish()),
@@ -103,13 +102,13 @@ impl Nats {
             "verbose": false, "pedantic": false, "headers": true, "no_responders": true, "echo": false, "protocol": 1,
             "name": "roiflow", "lang": "rust", "version": env!("CARGO_PKG_VERSION"), "tls_required": self.has_tls,
         });
-        match (&self.user, &self.password) {
+        match self.login.read().map_err(Failure::retryable)? {
             (Some(user), Some(password)) => {
-                options["user"] = user.as_str().into();
-                options["pass"] = password.as_str().into();
+                options["user"] = user.into();
+                options["pass"] = password.into();
             }
             // An address with only a user or only a password before the host contains a token.
-            (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.as_str().into(),
+            (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.into(),
             (None, None) => {}
         }
         let hello = format!("CONNECT {options}\r\nSUB {}.* 1\r\nPING\r\n", self.inbox);

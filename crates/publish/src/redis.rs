@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use super::address::{Address, Template};
 use super::client::{ANSWER_TIMEOUT, InFlight, Protocol};
-use super::connection::{Connection, Endpoint, TLS_OPTIONS};
+use super::connection::{Connection, Endpoint};
+use super::files::Login;
 use super::{Deadline, Failure, Message};
 
 /// Longer answers are an error: all answers to these commands are short.
@@ -18,8 +19,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 16;
 /// A Redis server with a stream key for each stream.
 pub(super) struct Redis {
     endpoint: Endpoint,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     database: Option<String>,
     key: Template,
     /// Approximate number of entries that a key keeps.
@@ -30,35 +30,31 @@ pub(super) struct Redis {
 impl Redis {
     /// Creates the destination of a `redis://` or `rediss://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
-        let has_tls = address.scheme == "rediss";
-        let endpoint = Endpoint::of(&mut address, (6379, 6379), has_tls)?;
-        let key = address.take("key").unwrap_or_else(|| "roiflow:{stream}".to_owned());
+        let login = address.take_login()?;
+        let endpoint = Endpoint::of(&mut address)?;
+        let key = match (address.take("stream-key"), address.take("key")) {
+            (Some(_), Some(_)) => return Err("expected one of the options key and stream-key, got both".to_owned()),
+            (key, other) => key.or(other).unwrap_or_else(|| "roiflow:{stream}".to_owned()),
+        };
         let max_length = address.take_number("maxlen")?;
-        address.finish(&format!("key, maxlen, {TLS_OPTIONS}"))?;
+        address.finish()?;
         let database = Some(address.path).filter(|path| !path.is_empty());
         if let Some(database) = database.as_deref().filter(|database| database.parse::<u32>().is_err()) {
-            return Err(format!("expected the number of a database in the path, got `{database}`; the option key names the stream"));
+            return Err(format!("expected the number of a database in the path, got `{database}`; the option stream-key names the stream"));
         }
-        Ok(Self {
-            endpoint,
-            user: address.user,
-            password: address.password,
-            database,
-            key: Template::new(key),
-            max_length,
-            has_connected: false,
-        })
+        Ok(Self { endpoint, login, database, key: Template::new(key), max_length, has_connected: false })
     }
 }
 
 impl Protocol for Redis {
     fn open(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
+        let (user, password) = self.login.read().map_err(Failure::retryable)?;
         let mut connection = Connection::open(&self.endpoint, deadline).map_err(Failure::retryable)?;
         let end = Instant::now() + ANSWER_TIMEOUT;
         let mut calls: Vec<Vec<Vec<u8>>> = Vec::new();
         let bytes = |text: &str| text.as_bytes().to_vec();
-        if let Some(password) = &self.password {
-            let login = self.user.iter().chain([password]).map(|word| bytes(word));
+        if let Some(password) = &password {
+            let login = user.iter().chain([password]).map(|word| bytes(word));
             calls.push([bytes("AUTH")].into_iter().chain(login).collect());
         }
         calls.extend(self.database.as_ref().map(|database| vec![bytes("SELECT"), bytes(database)]));

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use super::address::Address;
 use super::client::Client;
+use super::files::FileAccess;
 #[cfg(feature = "http")]
 use super::http::Http;
 #[cfg(feature = "kafka")]
 use super::kafka::Kafka;
 use super::mqtt::Mqtt;
 use super::nats::Nats;
+use super::options::Scheme;
 use super::redis::Redis;
 use super::rotating_file::{RotatingFile, Rotation};
 use super::{Destination, Framing, IfExists, LineFile};
@@ -19,6 +21,7 @@ use super::{Destination, Framing, IfExists, LineFile};
 pub struct Target {
     shown: String,
     spool_name: String,
+    earlier_spool_name: Option<String>,
     kind: Kind,
 }
 
@@ -31,34 +34,35 @@ enum Kind {
 const FORMS: &str = "a file, file:///PATH, mqtt://HOST/TOPIC, nats://HOST/SUBJECT, redis://HOST, kafka://HOST/TOPIC or http://HOST/PATH (with TLS: mqtts, tls, rediss, kafkas, https)";
 
 impl Target {
-    /// Parses the URL of a server, or the path of a file; `-` is standard output. Connects to nothing.
+    /// Parses the URL of a server, or the path of a file; `-` is standard output. Reads the files that the options name, to report
+    /// mistakes. Connects to nothing.
     ///
     /// # Errors
-    /// Returns `InvalidInput` if the URL is malformed, has unknown options, or names a missing password.
-    pub fn parse(text: &str) -> io::Result<Self> {
-        Self::try_parse(text).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
+    /// Returns `InvalidInput` if the URL is malformed, has unknown options, names a missing or wrong file, or has no right to name files.
+    pub fn parse(text: &str, access: &FileAccess) -> io::Result<Self> {
+        Self::try_parse(text, access).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
     }
 
-    fn try_parse(text: &str) -> Result<Self, String> {
-        let file =
-            |path: &str, rotation| Self { shown: path.to_owned(), spool_name: String::new(), kind: Kind::File(path.into(), rotation) };
-        if let Some(rest) = text.strip_prefix("file://") {
-            if !rest.starts_with('/') {
-                return Err("expected file:///PATH with an absolute path".to_owned());
+    fn try_parse(text: &str, access: &FileAccess) -> Result<Self, String> {
+        if let Some((path, rotation)) = file(text)? {
+            if *access != FileAccess::Allowed {
+                return Err("expected the URL of a server, because clients of a server cannot name its files, got a file".to_owned());
             }
-            let mut address = Address::parse(&format!("file://localhost{rest}"))?;
-            let rotation = rotation(&mut address)?;
-            return Ok(file(&format!("/{}", address.path), rotation));
+            let (shown, spool_name) = (path.to_string_lossy().into_owned(), String::new());
+            return Ok(Self { shown, spool_name, earlier_spool_name: None, kind: Kind::File(path, rotation) });
         }
-        if !text.contains("://") {
-            return Ok(file(text.strip_prefix("file:").unwrap_or(text), Rotation::default()));
-        }
-        let address = Address::parse(text)?;
+        let address = server(text, access)?;
         let shown = address.shown();
-        let readable: String = shown.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).take(60).collect();
         // The checksum distinguishes addresses that have the same readable form.
-        let user = address.user.as_deref().unwrap_or_default();
-        let spool_name = format!("{readable}-{:08x}", crc32fast::hash(format!("{shown} {user}").as_bytes()));
+        let whole = format!("{}{}", address.origin(), address.raw_path);
+        let checksum = crc32fast::hash(format!("{whole} {}", address.user.as_deref().unwrap_or_default()).as_bytes());
+        let name = |shown: &str| {
+            let readable: String = shown.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).take(60).collect();
+            format!("{readable}-{checksum:08x}")
+        };
+        let spool_name = name(&shown);
+        // Earlier versions wrote the whole path into the name.
+        let earlier_spool_name = Some(name(&whole)).filter(|name| *name != spool_name);
         let server: Box<dyn Destination> = match &*address.scheme {
             "mqtt" | "mqtts" => Box::new(Client::new(Mqtt::new(address)?)),
             #[cfg(feature = "http")]
@@ -69,7 +73,18 @@ impl Target {
             "redis" | "rediss" => Box::new(Client::new(Redis::new(address)?)),
             scheme => return Err(format!("unknown scheme `{scheme}`: expected {FORMS}")),
         };
-        Ok(Self { shown, spool_name, kind: Kind::Server(server) })
+        Ok(Self { shown, spool_name, earlier_spool_name, kind: Kind::Server(server) })
+    }
+
+    /// The path of the file that a URL names; `None` for a server. Opens nothing.
+    pub fn file_of(text: &str) -> Option<PathBuf> {
+        file(text).ok().flatten().map(|(path, _)| path)
+    }
+
+    /// The URL without credentials and options, or the path of the file. Opens nothing.
+    pub fn shown_of(text: &str, access: &FileAccess) -> String {
+        let of_file = Self::file_of(text).map(|path| path.to_string_lossy().into_owned());
+        of_file.unwrap_or_else(|| server(text, access).map_or_else(|_| super::redact(text).into_owned(), |address| address.shown()))
     }
 
     /// The path of the file; `None` for a server.
@@ -80,7 +95,7 @@ impl Target {
         }
     }
 
-    /// The URL without credentials and options.
+    /// The URL without credentials and options, and without the path of a webhook.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -88,6 +103,11 @@ impl Target {
     /// Name of the subfolder that a spool uses for this destination. Different destinations have different names. Contains no password.
     pub fn spool_name(&self) -> &str {
         &self.spool_name
+    }
+
+    /// The name that earlier versions gave the subfolder, if it was another one.
+    pub fn earlier_spool_name(&self) -> Option<&str> {
+        self.earlier_spool_name.as_deref()
     }
 
     /// Creates the destination. [`Destination::connect`] opens it. `if_exists` and `framing` apply to files only.
@@ -102,11 +122,37 @@ impl Target {
     }
 }
 
+/// Parses the URL or the path of a file; `None` for the URL of a server.
+fn file(text: &str) -> Result<Option<(PathBuf, Rotation)>, String> {
+    let is_url = |text: &str| text.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("file"));
+    if is_url(text) {
+        let rest = &text["file://".len()..];
+        if !rest.starts_with('/') {
+            return Err("expected file:///PATH with an absolute path".to_owned());
+        }
+        let table = Scheme::named("file").ok_or("expected a scheme for files")?;
+        let mut address = Address::parse(&format!("file://localhost{rest}"), table, &FileAccess::Allowed)?;
+        let rotation = rotation(&mut address)?;
+        return Ok(Some((format!("/{}", address.path).into(), rotation)));
+    }
+    if text.contains("://") {
+        return Ok(None);
+    }
+    Ok(Some((text.strip_prefix("file:").unwrap_or(text).into(), Rotation::default())))
+}
+
+/// Parses the URL of a server. Opens nothing.
+fn server(text: &str, access: &FileAccess) -> Result<Address, String> {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase()).unwrap_or_default();
+    let table = Scheme::named(&scheme).ok_or_else(|| format!("unknown scheme `{scheme}`: expected {FORMS}"))?;
+    Address::parse(text, table, access)
+}
+
 /// The options of a file.
 fn rotation(address: &mut Address) -> Result<Rotation, String> {
     let (max_bytes, max_age) = (address.take_number("max-bytes")?, address.take_duration("max-age")?);
     let (keep, gzip) = (address.take_number("keep")?, address.take_switch("gzip")?);
-    address.finish_file("max-bytes, max-age, keep, gzip")?;
+    address.finish()?;
     if max_bytes == Some(0) || max_age.is_some_and(|age| age.is_zero()) {
         return Err("options max-bytes and max-age: expected more than 0".to_owned());
     }

@@ -9,15 +9,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::connection::Tls;
+use super::files::NamedFile;
 
 /// Creates the TLS configuration of a client.
 pub(super) fn config(tls: &Tls) -> io::Result<Arc<ClientConfig>> {
     let roots = match &tls.ca {
         None => SYSTEM.clone(),
-        Some(path) => {
+        Some(file) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| invalid(path, "a certificate", &error))?;
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| invalid(file, "a certificate", &error))?;
             }
             Arc::new(roots)
         }
@@ -33,8 +34,9 @@ pub(super) fn config(tls: &Tls) -> io::Result<Arc<ClientConfig>> {
     let config = match &tls.client {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| invalid(key, "a private key", &error))?;
-            builder.with_client_auth_cert(certificates(certificate)?, private).map_err(io::Error::other)?
+            let private = PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|error| invalid(key, "a private key", &error))?;
+            let certificates = certificates(certificate)?;
+            builder.with_client_auth_cert(certificates, private).map_err(|error| invalid(key, "the key of the certificate", &error))?
         }
     };
     Ok(Arc::new(config))
@@ -50,13 +52,12 @@ pub(super) fn http_config(tls: &Tls) -> io::Result<ureq::tls::TlsConfig> {
     use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
     let of_system = || rustls_native_certs::load_native_certs().certs;
-    let roots = tls.ca.as_deref().map_or_else(|| Ok(of_system()), certificates)?;
+    let roots = tls.ca.as_ref().map_or_else(|| Ok(of_system()), certificates)?;
     let to_http = |all: &[CertificateDer<'_>]| all.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
     let client = match &tls.client {
         None => None,
         Some((certificate, key)) => {
-            let pem = std::fs::read(key)?;
-            let private = PrivateKey::from_pem(&pem).map_err(|error| invalid(key, "a private key", &error))?;
+            let private = PrivateKey::from_pem(&key.read()?).map_err(|error| invalid(key, "a private key", &error))?;
             Some(ClientCert::new_with_certs(&to_http(&certificates(certificate)?), private))
         }
     };
@@ -71,11 +72,12 @@ static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     Arc::new(roots)
 });
 
-fn certificates(path: &str) -> io::Result<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    all.map_err(|error| invalid(path, "certificates", &error))
+fn certificates(file: &NamedFile) -> io::Result<Vec<CertificateDer<'static>>> {
+    let all = CertificateDer::pem_slice_iter(&file.read()?).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(|error| invalid(file, "certificates", &error))?;
+    if all.is_empty() { Err(invalid(file, "certificates", &"it has none")) } else { Ok(all) }
 }
 
-fn invalid(path: &str, expected: &str, error: &impl std::fmt::Display) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("{path}: expected {expected} in PEM form: {error}"))
+fn invalid(file: &NamedFile, expected: &str, error: &impl std::fmt::Display) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{}: expected {expected} in PEM form: {error}", file.shown()))
 }

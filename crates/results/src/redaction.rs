@@ -98,6 +98,11 @@ const ALONE_BYTES_MIN: usize = 3;
 impl Secrets {
     /// Collects the credentials in the address of an input.
     pub fn of(address: &str) -> Self {
+        Self::of_shown(address, &redact(address))
+    }
+
+    /// Like [`Secrets::of`], for an address of which messages show another text than [`redact`] returns.
+    pub fn of_shown(address: &str, shown: &str) -> Self {
         let mut secrets = Self::default();
         for range in credentials(address) {
             let piece = &address[range.clone()];
@@ -106,8 +111,8 @@ impl Secrets {
                 secrets.add(password);
             }
         }
-        if let Cow::Owned(shown) = redact(address) {
-            secrets.addresses.push((address.to_owned(), shown));
+        if shown != address {
+            secrets.addresses.push((address.to_owned(), shown.to_owned()));
         }
         secrets
     }
@@ -130,9 +135,14 @@ impl Secrets {
 
     /// Adds all credentials of `other`.
     pub fn extend(&mut self, other: Self) {
-        self.addresses.extend(other.addresses);
+        // A server adds the same credentials again whenever a stream starts.
+        let addresses = other.addresses.into_iter().filter(|address| !self.addresses.contains(address));
+        let addresses: Vec<_> = addresses.collect();
+        // The text that hides more is used.
+        self.addresses.splice(0..0, addresses);
+        self.addresses.sort_by_key(|(address, shown)| (std::cmp::Reverse(address.len()), shown.len()));
         self.secrets.extend(other.secrets);
-        self.secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        self.secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         self.secrets.dedup();
     }
 

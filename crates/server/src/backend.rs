@@ -112,8 +112,8 @@ pub struct Start {
     pub parameters: Vec<(String, String)>,
     /// Whether a file starts again at its end.
     pub repeat: bool,
-    /// Servers that also get each line of results.
-    pub publish: Vec<String>,
+    /// Servers that also get each line of results, with the rights of clients.
+    pub publish: Vec<roiflow_publish::Url>,
     /// Number of the assignment of the stream to this node, for the IDs of results; 0: the server has no other nodes.
     pub assignment: u64,
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use roiflow_publish::Credentials;
 use serde::Deserialize;
 
 use crate::proxies::TrustedProxies;
@@ -36,6 +37,8 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// File with the private key of the certificate.
     pub tls_key: Option<PathBuf>,
+    /// Logins and files that destinations of clients may use, by name.
+    pub credentials: Credentials,
     /// Where results wait on disk for servers that are away.
     pub spool: Spool,
     /// Where spans and logs go.
@@ -130,6 +133,7 @@ impl Default for Config {
             trusted_proxies: None,
             tls_cert: None,
             tls_key: None,
+            credentials: Credentials::default(),
             spool: Spool::default(),
             telemetry: Telemetry::default(),
             limits: Limits::default(),
@@ -168,6 +172,7 @@ impl Config {
         for path in folders.into_iter().chain(files).flatten() {
             *path = folder.join(&*path);
         }
+        config.credentials.resolve(folder);
         Ok(config)
     }
 
@@ -257,6 +262,16 @@ mod tests {
         assert_eq!((config.models.as_deref(), config.limits.streams), (Some(&*folder.path().join("m")), 3));
         assert_eq!(config.limits.connections, Limits::default().connections);
         assert_eq!(config.spool, Spool { folder: Some(folder.path().join("s")), max_bytes: None, max_age: Some("7d".to_owned()) });
+        std::fs::write(
+            &path,
+            "[credentials.broker]\nservers = [\"mqtts://broker\"]\nuser = \"me\"\npassword-file = \"p\"\nca = \"/ca.pem\"\n",
+        )
+        .unwrap();
+        let error = Config::read(&path).unwrap().credentials.check().unwrap_err();
+        assert!(error.starts_with("credentials.broker: cannot read the file `password-file` of the credentials `broker`"), "{error}");
+        std::fs::write(folder.path().join("p"), "hunter22\n").unwrap();
+        let error = Config::read(&path).unwrap().credentials.check().unwrap_err();
+        assert!(error.contains("cannot read the file `ca`"), "{error}");
         std::fs::write(&path, "listn = \"0.0.0.0:80\"\n").unwrap();
         let error = Config::read(&path).unwrap_err();
         assert!(error.contains("server.toml") && error.contains("unknown field `listn`"), "{error}");

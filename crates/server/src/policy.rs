@@ -3,10 +3,11 @@
 //! A launch line, a path or an address can read files and open connections. So clients name pipelines only by their names, and files only
 //! inside the folders of the settings. Values of parameters are set as properties; they never become part of a launch line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use roiflow_nodes::keys::{self, MAX_NAME};
+use roiflow_publish::{self as publish, FileAccess, Target, Url};
 use roiflow_results::redaction::{HIDDEN, Secrets, redact};
 
 use crate::backend::{Pipeline, Start};
@@ -18,8 +19,6 @@ use crate::stream::{StreamSpec, Value};
 const MAX_TEXT: usize = 2000;
 /// Maximum number of destinations of a stream.
 const MAX_DESTINATIONS: usize = 8;
-/// Schemes of servers that may get results.
-const DESTINATIONS: [&str; 8] = ["mqtt", "mqtts", "nats", "tls", "redis", "rediss", "http", "https"];
 
 /// The rules of a server.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +55,7 @@ impl Policy {
             let found = spec.publish.len().to_string();
             return Err(Error::value("too_many_destinations", "publish", format!("at most {MAX_DESTINATIONS} servers"), found, ""));
         }
-        spec.publish.iter().try_for_each(|url| check_destination(url))?;
+        let publish = spec.publish.iter().map(|url| self.destination(url)).collect::<Result<_>>()?;
         Ok(Start {
             name: spec.name.clone(),
             pipeline: pipeline.name.clone(),
@@ -64,7 +63,7 @@ impl Policy {
             input,
             parameters,
             repeat: spec.repeat,
-            publish: spec.publish.clone(),
+            publish,
             assignment: 0,
         })
     }
@@ -119,6 +118,34 @@ impl Policy {
             failed(folder.to_owned(), advice)
         })?;
         resolved.into_os_string().into_string().map_err(|_| failed("a path in UTF-8".to_owned(), ""))
+    }
+
+    /// Checks the URL of a destination. It gets no right to open files, because clients choose it.
+    fn destination(&self, url: &str) -> Result<Url> {
+        let refused =
+            |expected: &str, advice: &str| Error::value("invalid_destination", "publish", expected, quoted(&publish::redact(url)), advice);
+        let failed = |advice: &str| {
+            let schemes: Vec<&str> = publish::schemes_for_clients().collect();
+            refused(&format!("the address of a server with one of the schemes {}", schemes.join(", ")), advice)
+        };
+        if url.len() > MAX_TEXT || url.contains(char::is_control) {
+            return Err(failed("The address is too long, or has control characters"));
+        }
+        if url.contains("${") {
+            return Err(failed("Environment variables of the server can be named on its command line only"));
+        }
+        if url.contains(HIDDEN) {
+            return Err(failed("`***` is in the place of hidden text. Give the whole address"));
+        }
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        if !scheme.is_some_and(|scheme| publish::schemes_for_clients().any(|known| known == scheme)) {
+            return Err(failed(""));
+        }
+        let access = FileAccess::Refused(self.config.credentials.clone());
+        let checked = Target::parse(url, &access);
+        let expected = "the address of a server, with options that clients may use";
+        checked.map_err(|error| refused(expected, &publish::secrets(url).scrub(&error.to_string())))?;
+        Ok(Url { text: url.to_owned(), access })
     }
 
     fn parameters(&self, values: &BTreeMap<String, Value>, pipeline: &Pipeline) -> Result<Vec<(String, String)>> {
@@ -199,21 +226,6 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::value("invalid_name", "name", expected, quoted(name), ""))
 }
 
-fn check_destination(url: &str) -> Result<()> {
-    let failed = |advice: &str| {
-        let expected = format!("the address of a server with one of the schemes {}", DESTINATIONS.join(", "));
-        Error::value("invalid_destination", "publish", expected, quoted(&redact(url)), advice)
-    };
-    if url.len() > MAX_TEXT || url.contains(char::is_control) {
-        return Err(failed("The address is too long, or has control characters"));
-    }
-    if url.contains("${") {
-        return Err(failed("Environment variables of the server can be named on its command line only"));
-    }
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-    if scheme.is_some_and(|scheme| DESTINATIONS.contains(&&*scheme)) { Ok(()) } else { Err(failed("")) }
-}
-
 /// Returns a stream as clients may see it: without credentials.
 pub fn shown(spec: &StreamSpec) -> StreamSpec {
     let parameters = spec.parameters.iter().map(|(name, value)| match value {
@@ -223,7 +235,7 @@ pub fn shown(spec: &StreamSpec) -> StreamSpec {
     StreamSpec {
         input: redact(&spec.input).into_owned(),
         parameters: parameters.collect(),
-        publish: spec.publish.iter().map(|url| redact(url).into_owned()).collect(),
+        publish: spec.publish.iter().map(|url| publish::redact(url).into_owned()).collect(),
         ..spec.clone()
     }
 }
@@ -235,9 +247,14 @@ pub fn with_credentials(mut changed: StreamSpec, before: &StreamSpec) -> StreamS
     if let Some(input) = restored(&changed.input, &before.input) {
         changed.input = input;
     }
-    for url in &mut changed.publish {
-        if let Some(known) = before.publish.iter().find_map(|known| restored(url, known)) {
-            *url = known;
+    let hidden: BTreeSet<String> = changed.publish.iter().filter(|url| url.contains(HIDDEN)).cloned().collect();
+    for shown in hidden {
+        let known: Vec<&String> = before.publish.iter().filter(|url| *publish::redact(url) == *shown).collect();
+        let mut alike: Vec<&mut String> = changed.publish.iter_mut().filter(|url| **url == shown).collect();
+        // Destinations that are shown alike, such as webhooks of one host, have the same order. If their number differs, it is not known
+        // which ones are meant.
+        if known.len() == alike.len() {
+            alike.iter_mut().zip(known).for_each(|(url, known)| url.clone_from(known));
         }
     }
     for (name, value) in &mut changed.parameters {
@@ -253,7 +270,7 @@ pub fn with_credentials(mut changed: StreamSpec, before: &StreamSpec) -> StreamS
 /// Collects the credentials of a stream, which must not appear in texts.
 pub fn secrets(spec: &StreamSpec) -> Secrets {
     let mut secrets = Secrets::of(&spec.input);
-    spec.publish.iter().for_each(|url| secrets.extend(Secrets::of(url)));
+    spec.publish.iter().for_each(|url| secrets.extend(publish::secrets(url)));
     secrets
 }
 
@@ -398,6 +415,49 @@ mod tests {
     }
 
     #[test]
+    fn destinations_name_no_files_of_the_server() {
+        let files = Files::new();
+        let exists = files.0.path().join("secret").display().to_string();
+        let publish = |url: &str| files.policy().resolve(&StreamSpec { publish: vec![url.into()], ..spec("test:") }, &pipelines());
+        for url in [
+            "http://host/s?x-token-file=FILE",
+            "http://host/s?x-user=a&x-password-file=FILE",
+            "http://host/s?x-secret-file=FILE",
+            "https://host/s?x-ca=FILE",
+            "https://host/s?x-cert=FILE&x-key=FILE",
+            "mqtt://host/s?password-file=FILE",
+            "mqtts://host/s?ca=FILE",
+            "nats://host/s?password-file=FILE",
+            "tls://host/s?cert=FILE&key=FILE",
+            "redis://host?password-file=FILE",
+            "rediss://host?ca=FILE",
+            "kafka://host/s?rdkafka.ssl.ca.location=FILE",
+        ] {
+            let answer = |file: &str| publish(&url.replace("FILE", file)).expect_err(url).message.replace(file, "FILE");
+            let (of_file, of_nothing) = (answer(&exists), answer("/no/such/file"));
+            assert_eq!(of_file, of_nothing, "the answer tells whether the file exists");
+            assert!(url.starts_with("kafka") || of_file.contains("clients of a server cannot name its files"), "{of_file}");
+        }
+        for url in ["http://me:word@host/s?x-secret=abc&x-user=you", "mqtts://me:word@host/s", "tls://token@host"] {
+            let start = publish(url).unwrap();
+            assert_ne!(start.publish[0].access, FileAccess::Allowed);
+        }
+    }
+
+    #[test]
+    fn destinations_use_credentials_of_the_settings() {
+        let files = Files::new();
+        std::fs::write(files.0.path().join("word"), "hunter22\n").unwrap();
+        let text = "[credentials.broker]\nservers = [\"mqtt://broker\"]\nuser = \"me\"\npassword-file = \"word\"\n";
+        std::fs::write(files.0.path().join("server.toml"), text).unwrap();
+        let policy = Policy::new(Config::read(&files.0.path().join("server.toml")).unwrap());
+        let publish = |url: &str| policy.resolve(&StreamSpec { publish: vec![url.into()], ..spec("test:") }, &pipelines());
+        assert!(publish("mqtt://broker/doors?credentials=broker").is_ok());
+        let error = publish("mqtt://evil/doors?credentials=broker").unwrap_err();
+        assert!(error.message.contains("got mqtt://evil:1883"), "{error}");
+    }
+
+    #[test]
     fn names_are_file_names() {
         for name in ["door", "a.b-c_1", "_x", &"a".repeat(100)] {
             check_name(name).unwrap();
@@ -414,6 +474,16 @@ mod tests {
         let text = serde_json::to_string(&seen).unwrap();
         assert!(!text.contains("secret77") && !text.contains("hunter22"), "{text}");
         assert_eq!(with_credentials(seen.clone(), &before), before, "what was shown may be sent back");
+        let hooks: Vec<String> = ["a/1", "b/2", "c/3"].map(|path| format!("http://hooks/{path}")).to_vec();
+        let before_hooks = StreamSpec { publish: hooks, ..before.clone() };
+        let seen_hooks = shown(&before_hooks);
+        assert_eq!(seen_hooks.publish, ["http://hooks/***"; 3]);
+        assert_eq!(with_credentials(seen_hooks.clone(), &before_hooks), before_hooks);
+        let fewer = StreamSpec { publish: vec!["http://hooks/***".into()], ..seen_hooks };
+        let fewer = with_credentials(fewer, &before_hooks);
+        assert_eq!(fewer.publish, ["http://hooks/***"], "it is not known which one is meant");
+        let error = Policy::default().resolve(&StreamSpec { input: "test:".into(), ..fewer }, &pipelines()).unwrap_err();
+        assert!(error.message.contains("Give the whole address"), "{error}");
         let other = StreamSpec { input: "rtsp://***@other/1".into(), ..seen };
         assert_eq!(with_credentials(other, &before).input, "rtsp://***@other/1", "a password is not sent to another host");
         assert!(!secrets(&before).scrub("cannot open rtsp://admin:secret77@cam/1").contains("secret77"));

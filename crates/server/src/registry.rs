@@ -712,7 +712,7 @@ pub(crate) mod tests {
         }
 
         fn change(&self, start: &Start) -> Result<bool, Failure> {
-            if start.publish.iter().any(|url| url.contains("refused")) {
+            if start.publish.iter().any(|url| url.text.contains("refused")) {
                 return Err(Failure::new(FailureKind::Failed, "the model cannot be loaded"));
             }
             let can_continue = start.pipeline == "detect";

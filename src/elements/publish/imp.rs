@@ -24,7 +24,7 @@ use super::{Format, Maps, Masks, Method, Numbering, WhenFull, gaps, permit};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{EPOCHS_PER_ASSIGNMENT, FrameResults, InferenceStatus, Size, coco, csv, json};
-use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
+use crate::publish::{self, Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus, Url};
 use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
@@ -38,7 +38,8 @@ const MAX_ASSIGNMENT: u64 = u64::MAX / EPOCHS_PER_ASSIGNMENT - 1;
 struct Settings {
     method: Method,
     address: String,
-    url: Option<String>,
+    /// A URL that was set as a property is from the user.
+    url: Option<Url>,
     spool: Option<String>,
     spool_max_bytes: u64,
     /// Maximum age of stored results in seconds; 0 = no limit.
@@ -89,7 +90,7 @@ impl Settings {
             when_full: self.when_full,
             spool: self.spool.as_ref().map(Into::into),
             limits: Limits { max_bytes: self.spool_max_bytes, max_age },
-            framing: crate::publish::Framing::LINES,
+            framing: publish::Framing::LINES,
         }
     }
 }
@@ -242,7 +243,7 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method = value.get().expect("GObject checked the type"),
             "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
-            "url" => settings.url = text().filter(|url| !url.is_empty()),
+            "url" => settings.url = text().filter(|url| !url.is_empty()).map(Url::of_user),
             "spool" => settings.spool = text().filter(|folder| !folder.is_empty()),
             "spool-max-bytes" => settings.spool_max_bytes = value.get().expect("GObject checked the type"),
             "spool-max-age" => settings.spool_max_age = value.get().expect("GObject checked the type"),
@@ -282,7 +283,7 @@ impl ObjectImpl for RoiPublish {
             "method" => settings.method.to_value(),
             "address" | "file-path" => settings.address.to_value(),
             // Remove credentials, because tools such as gst-launch-1.0 -v print this value.
-            "url" => settings.url.as_deref().map(redaction::redact).as_deref().to_value(),
+            "url" => settings.url.as_ref().map(|url| publish::redact(&url.text)).as_deref().to_value(),
             "spool" => settings.spool.to_value(),
             "spool-max-bytes" => settings.spool_max_bytes.to_value(),
             "spool-max-age" => settings.spool_max_age.to_value(),
@@ -494,6 +495,10 @@ impl RoiPublish {
         self.is_flushing.load(Ordering::Acquire) || self.deadline.remaining(Duration::MAX).is_err()
     }
 
+    pub(super) fn set_url(&self, url: Url) {
+        self.settings.lock().unwrap().url = Some(url);
+    }
+
     /// Opens the destination of a stream that ended without a frame.
     pub(super) fn open(&self) {
         self.with_publisher(Publisher::flush);
@@ -520,7 +525,7 @@ impl RoiPublish {
             .unwrap()
             .as_ref()
             .filter(|state| state.may_publish())
-            .and_then(|state| gaps::take(stream_id.as_deref(), state.assignment, &state.name.address));
+            .and_then(|state| gaps::take(stream_id.as_deref(), state.assignment, &state.name.key));
         if let Some(record) = gap {
             self.publish_record(record);
         }

@@ -71,6 +71,12 @@ impl RoiPublish {
         *self.imp().numbering.lock().unwrap()
     }
 
+    /// Sets the property `url`, with the rights of the person who wrote the URL. Call this before the element starts.
+    pub fn set_url(&self, url: publish::Url) {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        self.imp().set_url(url);
+    }
+
     /// Also writes the pixels of each frame to shared memory. The line of a frame contains the position of its pixels. The frames must be
     /// raw video.
     pub fn set_frame_memory(&self, memory: FrameMemory) {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::WhenFull;
-use crate::publish::{self, Deadline, Event, Framing, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target};
-use crate::redaction;
+use crate::publish::{
+    self, Deadline, Event, FileAccess, Framing, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target, Url,
+};
 
 /// How long EOS waits for a server that acknowledges no messages.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,7 +20,7 @@ const SERVER_QUEUE: (usize, usize) = (4096, 8 << 20);
 pub(super) struct Destination {
     /// A file, if `url` is not set; `-` is standard output.
     pub(super) address: String,
-    pub(super) url: Option<String>,
+    pub(super) url: Option<Url>,
     pub(super) if_exists: IfExists,
     pub(super) when_full: WhenFull,
     /// Folder of the spool.
@@ -41,6 +42,8 @@ pub(super) struct Route {
 pub(super) struct Name {
     /// The address that the user has set.
     pub(super) address: String,
+    /// Distinguishes destinations that are shown alike.
+    pub(super) key: String,
     /// The name for use in sentences of messages.
     pub(super) shown: String,
     /// The folder of the spool.
@@ -54,9 +57,11 @@ impl Destination {
     /// # Errors
     /// Returns the complete error text for the user if a setting is invalid.
     pub(super) fn check(&self) -> Result<(Target, Name), String> {
-        let text = self.url.as_deref().unwrap_or(&self.address);
-        let target = if self.url.is_some() { Target::parse(text) } else { Target::parse(&format!("file:{text}")) };
-        let target = target.map_err(|error| format!("url `{}`: {error}", redaction::redact(text)))?;
+        let (text, target) = match &self.url {
+            Some(Url { text, access }) => (text, Target::parse(text, access)),
+            None => (&self.address, Target::parse(&format!("file:{}", self.address), &FileAccess::Allowed)),
+        };
+        let target = target.map_err(|error| format!("url `{}`: {error}", publish::redact(text)))?;
         let spool = match (&self.spool, target.file()) {
             (Some(_), Some(file)) => {
                 let file = file.display();
@@ -78,7 +83,8 @@ impl Destination {
             None => (target.shown().to_owned(), target.shown().to_owned()),
         };
         let is_server = target.file().is_none();
-        Ok((target, Name { address, shown, spool, is_server }))
+        let key = if is_server { target.spool_name().to_owned() } else { address.clone() };
+        Ok((target, Name { address, key, shown, spool, is_server }))
     }
 
     /// Opens the spool and starts the publisher.
@@ -118,6 +124,7 @@ impl Destination {
                 Publisher::start(target.into_destination(self.if_exists, self.framing), options, deadline, on_event).map_err(no_thread)?;
             return Ok(Route { publisher, spool: None, is_server: true });
         };
+        keep_earlier(folder, target.earlier_spool_name());
         let destination = || target.into_destination(self.if_exists, self.framing);
         let opened = Spool::open(folder, self.limits, Retry::unlimited(), destination, on_event);
         let (spool, writer) = opened.map_err(|error| cannot_open_spool(folder, &error))?;
@@ -157,6 +164,14 @@ pub(super) fn cannot_open(address: &str, error: &io::Error) -> String {
         _ => "set `address` to a file that can be written, or to - for standard output",
     };
     format!("cannot write results to {address}: {error}; {remedy}")
+}
+
+/// Gives the folder of a spool its present name, if an earlier version has given it another name, so that its results are delivered.
+fn keep_earlier(folder: &Path, earlier: Option<&str>) {
+    let earlier = earlier.map(|name| folder.with_file_name(name)).filter(|earlier| earlier.is_dir() && !folder.exists());
+    if let Some(Err(error)) = earlier.map(|earlier| std::fs::rename(earlier, folder)) {
+        tracing::warn!("results in a spool of an earlier version are not delivered, because its folder cannot be renamed: {error}");
+    }
 }
 
 fn cannot_open_spool(folder: &Path, error: &io::Error) -> String {

@@ -17,19 +17,19 @@ use api::{Api, Event, MSG_SIZE_TOO_LARGE, Producer, QUEUE_FULL, io_error};
 use super::address::{Address, Template};
 use super::client::{ANSWER_TIMEOUT, InFlight, MAX_IN_FLIGHT};
 use super::connection::Tls;
+use super::files::{Login, NamedFile};
 use super::{Deadline, Destination, Failure, Message};
 
 /// Maximum time until a broker answers.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which waiting calls check the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// Options that begin with this text are settings of librdkafka.
-const SETTING: &str = "rdkafka.";
 
 /// A Kafka cluster with a topic for all streams, or for each stream.
 pub(super) struct Kafka {
     api: Api,
     settings: Vec<(String, String)>,
+    login: Login,
     topic: Template,
     producer: Option<Producer>,
     in_flight: InFlight,
@@ -43,9 +43,9 @@ pub(super) struct Kafka {
 impl Kafka {
     /// Creates the destination of a `kafka://` or `kafkas://` address. A list of hosts is separated by commas.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
-        address.take_login("")?;
-        let tls = (address.scheme == "kafkas").then(|| Tls::of(&mut address, "")).transpose()?;
-        let hosts = address.host_texts(9092).join(",");
+        let login = address.take_login()?;
+        let tls = Tls::of(&mut address)?;
+        let hosts = address.host_texts().join(",");
         let mechanism = address.take("sasl");
         let mut settings: Vec<(String, String)> = [
             ("bootstrap.servers", &*hosts),
@@ -61,7 +61,7 @@ impl Kafka {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
         let mut set = |name: &str, value: Option<String>| settings.extend(value.map(|value| (name.to_owned(), value)));
-        let protocol = match (tls.is_some(), address.user.is_some()) {
+        let protocol = match (tls.is_some(), login.user.is_some()) {
             (false, false) => "plaintext",
             (true, false) => "ssl",
             (false, true) => "sasl_plaintext",
@@ -69,30 +69,44 @@ impl Kafka {
         };
         set("security.protocol", Some(protocol.to_owned()));
         if let Some(Tls { ca, client }) = tls {
-            set("ssl.ca.location", ca);
+            // The library opens the files itself.
+            let path = |file: NamedFile| file.path().to_string_lossy().into_owned();
+            set("ssl.ca.location", ca.map(path));
             let (cert, key) = client.unzip();
-            set("ssl.certificate.location", cert);
-            set("ssl.key.location", key);
+            set("ssl.certificate.location", cert.map(path));
+            set("ssl.key.location", key.map(path));
         }
-        if address.user.is_some() {
+        if login.user.is_some() {
             set("sasl.mechanisms", Some(mechanism.unwrap_or_else(|| "PLAIN".to_owned())));
-            set("sasl.username", address.user.clone());
-            set("sasl.password", address.password.clone());
+            set("sasl.username", login.user.clone());
         }
         for name in ["client-id", "compression"] {
             set(if name == "client-id" { "client.id" } else { "compression.codec" }, address.take(name));
         }
-        settings.extend(address.take_prefixed(SETTING));
-        address.finish(&format!("client-id, compression, sasl, ca, cert, key, {SETTING}NAME"))?;
+        settings.extend(address.take_settings());
+        address.finish()?;
         let topic = if address.path.is_empty() { "roiflow" } else { &address.path };
         if let Some(c) = topic.replace("{stream}", "").chars().find(|c| !is_topic_text(*c)) {
             return Err(format!("expected a topic of letters, digits, `.`, `_` and `-`, got one with `{c}`"));
         }
         let (topic, api) = (Template::new(topic), Api::load()?);
-        // Create a producer now, to report unknown settings before the start.
-        drop(Producer::new(&api, &settings)?);
         let (producer, in_flight, deadline, last_error) = Default::default();
-        Ok(Self { api, settings, topic, producer, in_flight, next: 1, deadline, last_error })
+        let kafka = Self { api, settings, login, topic, producer, in_flight, next: 1, deadline, last_error };
+        // Create a producer now, to report unknown settings before the start.
+        drop(kafka.new_producer()?);
+        Ok(kafka)
+    }
+
+    /// Creates a producer with the present password.
+    fn new_producer(&self) -> Result<Producer, String> {
+        let mut settings = self.settings.clone();
+        if self.login.user.is_some() {
+            let (_, password) = self.login.read().map_err(|error| error.to_string())?;
+            // Settings of the address follow the login.
+            let idx = settings.iter().position(|(name, _)| name == "sasl.username").map_or(settings.len(), |idx| idx + 1);
+            settings.splice(idx..idx, password.map(|password| ("sasl.password".to_owned(), password)));
+        }
+        Producer::new(&self.api, &settings)
     }
 
     fn reset_on_failure(&mut self, outcome: Result<(), Failure>) -> Result<(), Failure> {
@@ -104,7 +118,8 @@ impl Kafka {
     }
 
     fn try_connect(&mut self) -> Result<(), Failure> {
-        let producer = Producer::new(&self.api, &self.settings).map_err(|error| Failure::fatal(io_error(error)))?;
+        // The settings were accepted before, so a file has changed.
+        let producer = self.new_producer().map_err(|error| Failure::retryable(io_error(error)))?;
         let end = Instant::now() + CONNECT_TIMEOUT;
         while let Err(code) = producer.probe(TICK.as_millis() as i32) {
             self.deadline.remaining(TICK).map_err(Failure::retryable)?;

@@ -9,7 +9,7 @@ use libloading::Symbol;
 
 use super::api::{Api, RawMessage};
 use super::*;
-use crate::{Limits, Retry, Spool, Target};
+use crate::{FileAccess, Limits, Retry, Spool, Target};
 
 /// A cluster of one broker inside this process.
 struct Cluster {
@@ -126,7 +126,9 @@ fn message(frame: u64) -> Message {
 }
 
 fn target(hosts: &str, options: &str) -> Box<dyn Destination> {
-    Target::parse(&format!("kafka://{hosts}/results{options}")).unwrap().into_destination(crate::IfExists::Append, crate::Framing::LINES)
+    Target::parse(&format!("kafka://{hosts}/results{options}"), &FileAccess::Allowed)
+        .unwrap()
+        .into_destination(crate::IfExists::Append, crate::Framing::LINES)
 }
 
 fn expected(frames: std::ops::Range<u64>) -> Vec<(String, String)> {
@@ -215,8 +217,8 @@ fn malformed_addresses_are_errors_before_the_start() {
         ("kafka://host/results?acks=1", "unknown option `acks`"),
         ("kafka://host/results?compression=rar", "compression.codec"),
     ] {
-        let error = Target::parse(url).unwrap_err().to_string();
+        let error = Target::parse(url, &FileAccess::Allowed).unwrap_err().to_string();
         assert!(error.contains(part), "{url}: {error}");
     }
-    assert_eq!(Target::parse("kafka://one:9092,two/results").unwrap().shown(), "kafka://one:9092,two/results");
+    assert_eq!(Target::parse("kafka://one:9092,two/results", &FileAccess::Allowed).unwrap().shown(), "kafka://one:9092,two/results");
 }

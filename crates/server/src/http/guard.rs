@@ -118,15 +118,20 @@ pub(super) fn holder(app: &App, headers: &HeaderMap) -> Option<(Role, Option<Str
     if app.tokens.is_empty() {
         return Some((Role::Operator, None));
     }
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let of_cookies =
         cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
     // A request with both uses the header.
-    match bearer {
-        Some(token) => app.tokens.holder(token.trim()),
+    match bearer(headers) {
+        Some(token) => app.tokens.holder(token),
         None => of_cookies.filter_map(|token| app.tokens.holder(token)).max(),
     }
+}
+
+/// Returns the token in `Authorization: Bearer TOKEN`. The word `Bearer` may be in any case, as in all schemes of HTTP.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim().split_once([' ', '\t'])?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim())
 }
 
 /// Whether `Host` names this server: an IP address, localhost, or a name of the settings.
@@ -156,6 +161,20 @@ mod tests {
         let n_lines = (0..5000).filter_map(|n| failed.count(address(n), later)).count();
         assert!(n_lines <= FailedLogins::MAX_ADDRESSES + 1, "{n_lines}");
         assert!(failed.0.lock().unwrap().len() <= FailedLogins::MAX_ADDRESSES + 1);
+    }
+
+    #[test]
+    fn scheme_of_a_token_is_in_any_case() {
+        let token = |value: &str| {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+            bearer(&headers).map(str::to_owned)
+        };
+        for value in ["Bearer abc", "bearer abc", "BEARER abc", "bEaReR   abc", " Bearer\tabc "] {
+            assert_eq!(token(value).as_deref(), Some("abc"), "{value}");
+        }
+        for value in ["Basic abc", "Bearerabc", "Bearer", "abc", ""] {
+            assert_eq!(token(value), None, "{value}");
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::App;
 use super::clients::{self, Client};
+use super::{App, guard};
 use crate::error::{Error, Result};
 use crate::nodes::Owner;
 
@@ -140,8 +140,7 @@ pub(super) fn is_from_node(app: &App, headers: &HeaderMap) -> bool {
 
 /// Whether a request has the token of nodes.
 pub(super) fn is_node(app: &App, headers: &HeaderMap) -> bool {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    app.nodes.key().zip(bearer).is_some_and(|(key, token)| key.is_peer(token.trim()))
+    app.nodes.key().zip(guard::bearer(headers)).is_some_and(|(key, token)| key.is_peer(token))
 }
 
 /// Passes a request about a stream of another node on to that node.

@@ -1,0 +1,137 @@
+//! Hides credentials in the URLs of destinations. The table of options tells what a credential is.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use roiflow_results::redaction::{self, HIDDEN, Secrets, percent_decoded};
+
+use super::files::FileAccess;
+use super::options::{Kind, Scheme};
+
+/// Whole words with at least this number of bytes may be tokens, even if they have lower-case letters only.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Shorter parts of a path are not searched in other texts.
+const PART_BYTES_MIN: usize = 5;
+
+/// The URL of a destination, with the rights of the person who wrote it. Messages show it without credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    /// The URL of a server, or the URL or path of a file.
+    pub text: String,
+    /// Whether the options may name files.
+    pub access: FileAccess,
+}
+
+impl Url {
+    /// The URL of the person who started the process.
+    pub fn of_user(text: impl Into<String>) -> Self {
+        Self { text: text.into(), access: FileAccess::Allowed }
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Url").field(&redact(&self.text)).finish()
+    }
+}
+
+/// Hides credentials in the URL of a destination: the login, options that are secrets, and the path and query of an HTTP server, because the
+/// address of a webhook is a secret.
+pub fn redact(url: &str) -> Cow<'_, str> {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.trim_start().to_ascii_lowercase()).unwrap_or_default();
+    let Some(table) = Scheme::named(&scheme) else { return redaction::redact(url) };
+    if table.has_secret_path {
+        let hidden = redaction::redact(url);
+        let begin = hidden.find("://").map_or(0, |at| at + 3);
+        let end = hidden[begin..].find(['/', '?', '#', '\\']).map_or(hidden.len(), |at| begin + at);
+        return if hidden.len() <= end + 1 { hidden } else { Cow::Owned(format!("{}/{HIDDEN}", &hidden[..end])) };
+    }
+    // A password may contain a question mark, and the `@` is after it.
+    let Some((server, query)) = url.split_once('?').filter(|(_, query)| !query.contains('@')) else { return redaction::redact(url) };
+    let shown = |pair: &str| {
+        let (name, _) = pair.split_once('=').unwrap_or((pair, ""));
+        match table.kind(scheme == table.names[1], name, true) {
+            Ok(Some(Kind::Value | Kind::File | Kind::Credentials)) => pair.to_owned(),
+            _ => format!("{name}={HIDDEN}"),
+        }
+    };
+    let options: Vec<String> = query.split('&').map(|pair| if pair.is_empty() { String::new() } else { shown(pair) }).collect();
+    let text = format!("{}?{}", redaction::redact(server), options.join("&"));
+    if text == url { Cow::Borrowed(url) } else { Cow::Owned(text) }
+}
+
+/// The credentials in the URL of a destination, to hide them in other texts.
+pub fn secrets(url: &str) -> Secrets {
+    let mut secrets = Secrets::of_shown(url, &redact(url));
+    let Some((scheme, rest)) = url.split_once("://") else { return secrets };
+    let Some(table) = Scheme::named(&scheme.to_ascii_lowercase()) else { return secrets };
+    let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        let kind = table.kind(scheme.eq_ignore_ascii_case(table.names[1]), name, true);
+        if matches!(kind, Ok(Some(Kind::Secret))) || matches!(kind, Ok(None)) && is_token(value) {
+            secrets.add(value);
+        }
+    }
+    if let Some((_, path)) = server.split_once('/').filter(|_| table.has_secret_path) {
+        std::iter::once(path).chain(path.split('/')).filter(|part| is_token(part)).for_each(|part| secrets.add(part));
+    }
+    secrets
+}
+
+/// Whether a text may be a token, and not a word that messages contain.
+fn is_token(text: &str) -> bool {
+    let is_word = |c: u8| c.is_ascii_lowercase() || b"-_.{}".contains(&c);
+    let text = percent_decoded(text);
+    text.len() >= PART_BYTES_MIN && (text.len() >= TOKEN_BYTES_MIN || !text.into_iter().all(is_word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_and_paths_of_webhooks_are_hidden_and_plain_options_are_not() {
+        for (url, shown) in [
+            ("https://hooks.example/services/T024BE7LD/B024BE7LD/xoxZabc", "https://hooks.example/***"),
+            ("https://me:word@hooks.example:8443/a?x-format=array", "https://***@hooks.example:8443/***"),
+            ("https://me:wo/rd@hooks.example/a", "https://***@hooks.example/***"),
+            ("HTTP://hooks.example?token=abc", "HTTP://hooks.example/***"),
+            ("http://hooks.example", "http://hooks.example"),
+            ("http://hooks.example/", "http://hooks.example/"),
+            ("http://hooks.example/x", "http://hooks.example/***"),
+            ("mqtt://me:word@broker/doors?retain=true&user=me", "mqtt://***@broker/doors?retain=true&user=***"),
+            (
+                "mqtts://broker/doors?credentials=broker&client-id=a-1-b-2-c-3-d-4",
+                "mqtts://broker/doors?credentials=broker&client-id=a-1-b-2-c-3-d-4",
+            ),
+            ("mqtt://me:wo?rd@broker/doors", "mqtt://***@broker/doors"),
+            ("redis://broker/1?key=doors", "redis://broker/1?key=doors"),
+            ("kafka://broker/t?rdkafka.sasl.password=hunter22&acks=1", "kafka://broker/t?rdkafka.sasl.password=***&acks=***"),
+            ("nats://token77@broker/subject", "nats://***@broker/subject"),
+            ("gopher://me:word@x", "gopher://***@x"),
+            ("results.jsonl", "results.jsonl"),
+            ("file:///a/b@c.jsonl?keep=3", "file:///a/b@c.jsonl?keep=3"),
+        ] {
+            assert_eq!(redact(url), shown, "{url}");
+            assert_eq!(redact(&redact(url)), shown, "{url}, twice");
+        }
+        let url = Url::of_user("https://hooks.example/B024BE7LD");
+        assert_eq!(format!("{url:?}"), "Url(\"https://hooks.example/***\")");
+    }
+
+    #[test]
+    fn parts_of_a_webhook_are_hidden_in_other_texts() {
+        let url = "https://hooks.example/services/T024BE7LD/B024BE7LD/abcdefghijklmnopqrst?key=AIza99";
+        let secrets = secrets(url);
+        for (text, scrubbed) in [
+            (format!("cannot reach {url}"), "cannot reach https://hooks.example/***"),
+            ("POST /services/T024BE7LD/B024BE7LD/abcdefghijklmnopqrst".to_owned(), "POST /***"),
+            ("the hook abcdefghijklmnopqrst, the key AIza99".to_owned(), "the hook ***, the key ***"),
+            ("two services".to_owned(), "two services"),
+        ] {
+            assert_eq!(secrets.scrub(&text), scrubbed);
+        }
+        let plain = super::secrets("http://host/results");
+        assert_eq!(plain.scrub("results wait for http://host/results"), "results wait for http://host/***");
+    }
+}
