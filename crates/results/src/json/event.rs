@@ -1,4 +1,4 @@
-//! Formats events of a source or a recording as lines of JSON. `assets/events.schema.json` is the schema.
+//! Formats events of a source, of recordings and of servers of results as lines of JSON. `assets/events.schema.json` is the schema.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::rfc3339;
 
-/// What happened to the source or to a recording of a stream.
+/// What happened to the source or to a recording of a stream, or to a server of its results.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SourceEvent<'a> {
     /// The source failed or ended, and the pipeline tries to open it again.
@@ -33,6 +33,18 @@ pub enum SourceEvent<'a> {
         /// The new file.
         path: &'a str,
     },
+    /// A server of results does not answer, or accepts nothing.
+    DestinationLost {
+        /// The address, without credentials.
+        destination: &'a str,
+        /// The reason, without credentials.
+        reason: &'a str,
+    },
+    /// The server accepts results again.
+    DestinationBack {
+        /// The address, without credentials.
+        destination: &'a str,
+    },
 }
 
 #[derive(Serialize)]
@@ -42,6 +54,8 @@ struct Line<'a> {
     stream: Option<&'a str>,
     time: String,
     source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     /// Duration without frames, in seconds.
@@ -59,8 +73,9 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// Returns an event as one line of JSON without a line feed. `source` is the address without credentials.
 pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&str>, time: SystemTime) -> String {
-    let (reason, gap, attempts, path) = (None, None, None, None);
-    let empty = Line { event: "", schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), source, reason, gap, attempts, path };
+    let (schema_version, time) = (SCHEMA_VERSION, rfc3339(time));
+    let (destination, reason, gap, attempts, path) = (None, None, None, None, None);
+    let empty = Line { event: "", schema_version, stream, time, source, destination, reason, gap, attempts, path };
     let line = match event {
         SourceEvent::Lost { reason } => Line { event: "source-lost", reason: Some(reason), ..empty },
         SourceEvent::Back { gap, attempts } => {
@@ -71,6 +86,10 @@ pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&
         SourceEvent::RecordingContinued { reason, path } => {
             Line { event: "recording-continued", reason: Some(reason), path: Some(path), ..empty }
         }
+        SourceEvent::DestinationLost { destination, reason } => {
+            Line { event: "destination-lost", destination: Some(destination), reason: Some(reason), ..empty }
+        }
+        SourceEvent::DestinationBack { destination } => Line { event: "destination-back", destination: Some(destination), ..empty },
     };
     serde_json::to_string(&line).expect("every value can be written as JSON")
 }
@@ -92,5 +111,9 @@ mod tests {
             back.starts_with(r#"{"event":"source-back""#) && back.ends_with(r#""source":"rtsp://h","gap":2.0,"attempts":3}"#),
             "{back}"
         );
+        let lost = event_line(SourceEvent::DestinationLost { destination: "mqtt://h", reason: "off" }, Some("door"), None, time);
+        assert!(lost.ends_with(r#""source":null,"destination":"mqtt://h","reason":"off"}"#), "{lost}");
+        let back = event_line(SourceEvent::DestinationBack { destination: "mqtt://h" }, Some("door"), None, time);
+        assert!(back.starts_with(r#"{"event":"destination-back""#) && back.ends_with(r#""destination":"mqtt://h"}"#), "{back}");
     }
 }
