@@ -92,7 +92,7 @@ pub struct DestinationCounts {
     pub n_dropped: u64,
     /// Lines in the queue.
     pub n_waiting: u64,
-    /// Lines that the spool dropped because it was full, or that the server rejected. This counter and the next two belong to the spool,
+    /// Lines that the spool dropped because it was full, or that the server refused. This counter and the next two belong to the spool,
     /// which all streams with the same destination share.
     pub n_spool_dropped: u64,
     /// Lines in the spool.
@@ -369,8 +369,17 @@ impl Meter {
 
     /// Returns the number of result lines that could not be written. The number is final once the pipeline has stopped.
     pub(super) fn n_lines_lost(&self) -> u64 {
-        let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
-        self.publish.iter().filter_map(errors).sum()
+        let lost = |publish: &gst::Element| {
+            let stats = publish.property::<gst::Structure>("stats");
+            ["errors", "spool-refused"].map(|field| stats.get::<u64>(field).unwrap_or(0)).iter().sum::<u64>()
+        };
+        self.publish.iter().map(lost).sum()
+    }
+
+    /// Whether only destinations of results have failed, and results go to another destination as well.
+    pub(super) fn publishes_elsewhere(&self, failed: &[gst::Object]) -> bool {
+        let is_failed = |element: &&gst::Element| failed.contains(element.upcast_ref());
+        self.publish.iter().filter(is_failed).count() == failed.len() && !self.publish.iter().all(|element| is_failed(&element))
     }
 
     /// Returns the number of frames that have arrived at the first element that finds objects.

@@ -213,7 +213,8 @@ pub fn subscribe(port: u16, topic: &str) -> Receiver<(String, Vec<u8>)> {
     receiver
 }
 
-fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+/// Reads an MQTT packet: its first byte and its body. `None` when the connection ends.
+pub fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut byte = || {
         let mut byte = [0];
         stream.read_exact(&mut byte).ok().map(|()| byte[0])

@@ -14,14 +14,14 @@ use crate::brokers::{Broker, LIMIT, NatsClient, Proxy, Webhook, certificates, fr
 use crate::harness::{Ending, Folder, on_buffers, pipeline, run, tiny};
 
 /// Returns a stream of small frames to a destination.
-fn stream(n_frames: u64, properties: &str) -> gst::Pipeline {
+pub fn stream(n_frames: u64, properties: &str) -> gst::Pipeline {
     pipeline(&format!(
         "videotestsrc num-buffers={n_frames} ! video/x-raw,format=GRAY8,width=32,height=32,framerate=30/1 ! \
          roipublish name=publish stream-id=door {properties} ! fakesink name=sink"
     ))
 }
 
-fn stat(pipeline: &gst::Pipeline, field: &str) -> u64 {
+pub fn stat(pipeline: &gst::Pipeline, field: &str) -> u64 {
     pipeline.by_name("publish").unwrap().property::<gst::Structure>("stats").get(field).unwrap()
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Http {
     pending: Vec<Vec<u8>>,
     n_pending_bytes: usize,
     n_acknowledged: u64,
+    /// See [`Destination::take_refused`].
+    refused: Vec<(u64, io::Error)>,
     deadline: Deadline,
 }
 
@@ -82,6 +84,7 @@ impl Http {
             pending: Vec::new(),
             n_pending_bytes: 0,
             n_acknowledged: 0,
+            refused: Vec::new(),
             deadline: Deadline::default(),
         };
         // Read the files once, to report a mistake before the start.
@@ -165,18 +168,22 @@ impl Http {
             if !(200..300).contains(&status) {
                 let quoted = if text.is_empty() { String::new() } else { format!(": {text}") };
                 let error = io::Error::other(format!("the server answers with status {status}{quoted}"));
-                // With these status codes, the server rejects the content. All other failures are temporary.
-                if !matches!(status, 400 | 413 | 415 | 422) {
-                    return Err(Failure::retryable(error));
+                match status {
+                    // With these status codes, the server rejects the content. All other failures are temporary.
+                    400 | 413 | 415 | 422 if n == 1 => self.refused.push((self.n_acknowledged, error)),
+                    400 | 413 | 415 | 422 => {
+                        // Post fewer messages to find the rejected message.
+                        self.batch = n / 2;
+                        continue;
+                    }
+                    // The server is busy. It refuses requests with all other codes of this range until its settings are corrected.
+                    408 | 425 | 429 => return Err(Failure::retryable(error)),
+                    401..500 => return Err(Failure::refused(error)),
+                    _ => return Err(Failure::retryable(error)),
                 }
-                if n == 1 {
-                    return Err(Failure::rejected(error));
-                }
-                // Post fewer messages to find the rejected message.
-                self.batch = n / 2;
-                continue;
+            } else {
+                self.batch = (2 * self.batch).min(self.max_batch);
             }
-            self.batch = (2 * self.batch).min(self.max_batch);
             self.pending.drain(..n);
             self.n_acknowledged += n as u64;
         }
@@ -212,6 +219,10 @@ impl Destination for Http {
 
     fn acknowledged(&self) -> u64 {
         self.n_acknowledged
+    }
+
+    fn take_refused(&mut self) -> Vec<(u64, io::Error)> {
+        std::mem::take(&mut self.refused)
     }
 }
 

@@ -14,7 +14,8 @@
 //! broker. To add a destination, add a file that implements [`Destination`].
 //!
 //! A [`Spool`] stores messages on disk until the destination acknowledges them. Messages survive an outage of the destination and the end
-//! of the process. Each message is delivered at least once, in order; [`Message::id`] identifies repeated messages.
+//! of the process. Each message is delivered at least once, in order; [`Message::id`] identifies repeated messages. A message that the
+//! destination refuses is passed again before later messages, or given up; it never arrives after later messages.
 //!
 //! A [`FileStore`] is a folder of whole files, such as images and clips, that messages refer to.
 //!
@@ -128,7 +129,7 @@ pub struct Failure {
 enum FailureKind {
     Retryable,
     Fatal,
-    Rejected,
+    Refused,
 }
 
 impl Failure {
@@ -142,10 +143,10 @@ impl Failure {
         Self { error, kind: FailureKind::Fatal }
     }
 
-    /// The destination rejects the first message after [`Destination::committed`], for example because it is too large. The publisher
-    /// counts the message as lost, and passes the later messages.
-    pub fn rejected(error: io::Error) -> Self {
-        Self { error, kind: FailureKind::Rejected }
+    /// The destination answers, but does not accept the first message after [`Destination::committed`] now: its quota is exceeded, or the
+    /// user may not write. The publisher passes this message again, and no later message before it.
+    pub fn refused(error: io::Error) -> Self {
+        Self { error, kind: FailureKind::Refused }
     }
 
     /// The reason.
@@ -158,9 +159,9 @@ impl Failure {
         self.kind == FailureKind::Fatal
     }
 
-    /// Whether the destination rejected only the first message.
-    pub fn is_rejected(&self) -> bool {
-        self.kind == FailureKind::Rejected
+    /// Whether the destination answers, and refuses the first message.
+    pub fn is_refused(&self) -> bool {
+        self.kind == FailureKind::Refused
     }
 }
 
@@ -193,8 +194,14 @@ pub trait Destination: Send + 'static {
     /// Returns the errors of [`Destination::publish`].
     fn flush(&mut self) -> Result<(), Failure>;
 
-    /// Number of messages that the destination has stored permanently, from the first. Never decreases.
+    /// Number of messages, from the first, that the destination has stored permanently or refused for good. Never decreases.
     fn acknowledged(&self) -> u64;
+
+    /// Removes and returns the acknowledged messages that the destination has refused for good: the position of each, from 0, and the
+    /// reason. Called after each change of [`Destination::acknowledged`].
+    fn take_refused(&mut self) -> Vec<(u64, io::Error)> {
+        Vec::new()
+    }
 
     /// Number of acknowledged messages, plus the messages that the destination cannot undo because a part of the last one is written. The
     /// publisher does not pass these messages again. The destination completes them in the next flush.
@@ -234,6 +241,10 @@ impl<D: Destination + ?Sized> Destination for Box<D> {
 
     fn acknowledged(&self) -> u64 {
         (**self).acknowledged()
+    }
+
+    fn take_refused(&mut self) -> Vec<(u64, io::Error)> {
+        (**self).take_refused()
     }
 
     fn committed(&self) -> u64 {

@@ -43,6 +43,8 @@ pub(super) struct Mqtt {
     retain: bool,
     /// After this time, a broker deletes messages that it stores for disconnected subscribers.
     expiry: Option<Duration>,
+    /// See [`Protocol::give_up_after`].
+    give_up_after: Option<Duration>,
     /// Protocol level: 5 for MQTT 5, 4 for MQTT 3.1.1.
     version: u8,
     has_connected: bool,
@@ -61,7 +63,7 @@ impl Mqtt {
             format!("roiflow-{:012x}", RandomState::new().build_hasher().finish() >> 16)
         });
         let retain = address.take_switch("retain")?;
-        let expiry = address.take_duration("expiry")?;
+        let (expiry, give_up_after) = (address.take_duration("expiry")?, address.take_duration("give-up-after")?);
         address.finish()?;
         let topic = if address.path.is_empty() { "roiflow/{stream}" } else { &address.path };
         if let Some(c) = topic.chars().chain(status_topic.iter().flat_map(|topic| topic.chars())).find(|c| !is_topic_text(*c)) {
@@ -75,6 +77,7 @@ impl Mqtt {
             status_topic,
             retain,
             expiry,
+            give_up_after,
             version: 5,
             has_connected: false,
             max_in_flight: MAX_IN_FLIGHT,
@@ -250,8 +253,10 @@ impl Protocol for Mqtt {
                 DISCONNECT => {
                     let code = body.first().copied().unwrap_or(0);
                     let error = io::Error::new(ErrorKind::ConnectionReset, format!("the broker ended the connection (code {code:#04x})"));
-                    let is_too_large = code == 0x95 && in_flight.len() == 1;
-                    return Err(if is_too_large { Failure::rejected(error) } else { Failure::retryable(error) });
+                    if code == 0x95 && in_flight.n_unanswered() == 1 {
+                        in_flight.refuse(|_| true, io::Error::new(ErrorKind::InvalidInput, error.to_string()), true);
+                    }
+                    return Err(Failure::retryable(error));
                 }
                 _ => {}
             }
@@ -270,6 +275,10 @@ impl Protocol for Mqtt {
     fn max_in_flight(&self) -> usize {
         self.max_in_flight
     }
+
+    fn give_up_after(&self) -> Option<Duration> {
+        self.give_up_after
+    }
 }
 
 /// The packet identifier of a message: never 0, and different for all messages in flight.
@@ -283,13 +292,21 @@ fn acknowledge(body: &[u8], in_flight: &mut InFlight) -> Result<(), Failure> {
         [a, b, code, ..] => (u16::from_be_bytes([*a, *b]), *code),
         _ => return Err(Failure::retryable(unexpected("a malformed PUBACK"))),
     };
-    if code >= 0x80 {
-        let is_first = in_flight.is_first(|number| packet_id(number) == id);
-        let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker does not accept a message (code {code:#04x})"));
-        // These codes mean an invalid topic or payload. All other reasons can be corrected at the broker.
-        return Err(if is_first && matches!(code, 0x90 | 0x99) { Failure::rejected(error) } else { Failure::retryable(error) });
+    let is_it = |number| packet_id(number) == id;
+    if code < 0x80 {
+        in_flight.acknowledge(is_it);
+        return Ok(());
     }
-    in_flight.acknowledge(|number| packet_id(number) == id);
+    // The first two codes concern the content. All other reasons can be corrected at the broker.
+    let (reason, is_final) = match code {
+        0x90 => ("it rejects the topic", true),
+        0x99 => ("it rejects the content", true),
+        0x87 => ("the user is not authorized", false),
+        0x97 => ("a quota is exceeded", false),
+        _ => ("it gives no reason", false),
+    };
+    let error = format!("the broker does not accept a message: {reason} (code {code:#04x})");
+    in_flight.refuse(is_it, io::Error::new(ErrorKind::PermissionDenied, error), is_final);
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -22,6 +22,8 @@ use super::{Deadline, Failure, Message};
 const MAX_RECEIVED_BYTES: usize = 1 << 20;
 /// Error codes of JetStream: a stream with this name but other settings exists, or another stream stores the subjects.
 const STREAM_EXISTS: [i64; 2] = [10058, 10065];
+/// Error code of JetStream: a message is larger than the stream accepts.
+const TOO_LARGE: i64 = 10054;
 
 /// A NATS server, or several servers of a cluster, with a subject for each stream.
 pub(super) struct Nats {
@@ -34,6 +36,8 @@ pub(super) struct Nats {
     subject: Template,
     /// Name of the JetStream stream that is created if it does not exist.
     create: Option<String>,
+    /// See [`Protocol::give_up_after`].
+    give_up_after: Option<Duration>,
     inbox: String,
     has_connected: bool,
     max_payload: usize,
@@ -56,6 +60,7 @@ impl Nats {
         let (has_tls, login) = (address.has_tls(), address.take_login()?);
         let endpoints = Endpoint::of_each(&mut address)?;
         let create = address.take("create");
+        let give_up_after = address.take_duration("give-up-after")?;
         address.finish()?;
         let subject = if address.path.is_empty() { "roiflow.{stream}" } else { &address.path };
         if let Some(c) = subject.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>')) {
@@ -71,6 +76,7 @@ impl Nats {
             subject: Template::new(subject),
             login,
             create,
+            give_up_after,
             // `RandomState` has random keys, so the hash is a random number.
             inbox: format!("_INBOX.roiflow{:016x}", RandomState::new().build_hasher().finish()),
             has_connected: false,
@@ -186,6 +192,10 @@ impl Protocol for Nats {
     fn ping(&self) -> Vec<u8> {
         b"PING\r\n".to_vec()
     }
+
+    fn give_up_after(&self) -> Option<Duration> {
+        self.give_up_after
+    }
 }
 
 /// Waits for the next message of the server.
@@ -201,6 +211,11 @@ fn receive(connection: &mut Connection, end: Instant) -> Result<Received, Failur
 fn handle(received: Received, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
     match received {
         Received::Ping => connection.write(b"PONG\r\n").map_err(Failure::retryable),
+        // The server does not tell which message it concerns. After a failure, only one message is in flight.
+        Received::Error(text) if text.starts_with("Permissions Violation for Publish") && in_flight.n_unanswered() == 1 => {
+            in_flight.refuse(|_| true, io::Error::other(format!("the server does not accept a result: {text}")), false);
+            Ok(())
+        }
         Received::Error(text) => Err(Failure::retryable(io::Error::other(format!("the server reports an error: {text}")))),
         Received::Message(subject, status, payload) => acknowledge(&subject, status, &payload, in_flight),
         Received::Pong | Received::Info(_) | Received::Other => Ok(()),
@@ -211,11 +226,14 @@ fn acknowledge(subject: &str, status: Option<String>, payload: &[u8], in_flight:
     let Some(number) = subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok()) else { return Ok(()) };
     if let Some(status) = status {
         let hint = "no stream stores the subject: create one, or add ?create=NAME to the address";
-        return Err(Failure::retryable(io::Error::other(format!("the server answers with status {status}; {hint}"))));
+        in_flight.refuse(|sent| sent == number, io::Error::other(format!("the server answers with status {status}; {hint}")), false);
+        return Ok(());
     }
     let answer: Value = serde_json::from_slice(payload).map_err(|error| Failure::retryable(io::Error::other(error)))?;
     if let Some(description) = answer["error"]["description"].as_str() {
-        return Err(Failure::retryable(io::Error::other(format!("the server does not store a result: {description}"))));
+        let error = io::Error::other(format!("the server does not store a result: {description}"));
+        in_flight.refuse(|sent| sent == number, error, answer["error"]["err_code"] == TOO_LARGE);
+        return Ok(());
     }
     in_flight.acknowledge(|sent| sent == number);
     Ok(())

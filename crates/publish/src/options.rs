@@ -40,6 +40,8 @@ pub struct Scheme {
 const LOGIN: [(&str, Kind); 3] = [("user", Kind::Secret), ("password-file", Kind::File), ("credentials", Kind::Credentials)];
 /// Options of servers with TLS.
 const TLS: [(&str, Kind); 3] = [("ca", Kind::File), ("cert", Kind::File), ("key", Kind::File)];
+/// How long a server may refuse a single message before the message is given up.
+const GIVE_UP_AFTER: (&str, Kind) = ("give-up-after", Kind::Value);
 
 /// Settings of librdkafka that name no file, command, library, server or login. The list names what is allowed, because newer versions of
 /// the library have further settings.
@@ -79,15 +81,21 @@ pub(crate) static SCHEMES: [Scheme; 6] = [
     Scheme {
         names: ["mqtt", "mqtts"],
         ports: [1883, 8883],
-        options: &[("client-id", Kind::Value), ("expiry", Kind::Value), ("retain", Kind::Value), ("status-topic", Kind::Value)],
+        options: &[
+            ("client-id", Kind::Value),
+            ("expiry", Kind::Value),
+            GIVE_UP_AFTER,
+            ("retain", Kind::Value),
+            ("status-topic", Kind::Value),
+        ],
         ..SERVER
     },
-    Scheme { names: ["nats", "tls"], ports: [4222, 4222], options: &[("create", Kind::Value)], ..SERVER },
+    Scheme { names: ["nats", "tls"], ports: [4222, 4222], options: &[("create", Kind::Value), GIVE_UP_AFTER], ..SERVER },
     Scheme {
         names: ["redis", "rediss"],
         ports: [6379, 6379],
         // With TLS, `key` is the file of a private key.
-        options: &[("key", Kind::Value), ("stream-key", Kind::Value), ("maxlen", Kind::Value)],
+        options: &[GIVE_UP_AFTER, ("key", Kind::Value), ("stream-key", Kind::Value), ("maxlen", Kind::Value)],
         ..SERVER
     },
     Scheme {

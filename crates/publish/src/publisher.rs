@@ -17,6 +17,8 @@ use super::{Deadline, Destination, Failure, Message, Retry};
 
 /// How long [`Publisher::close`] waits after its deadline for a system call to return.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// After this number of attempts, a destination that refuses a message counts as one that does not answer.
+pub(super) const REFUSALS_OF_OUTAGE: u32 = 2;
 /// Interval of [`Destination::idle`].
 pub(super) const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -84,12 +86,14 @@ pub enum Event<'a> {
         /// Number of messages lost by this failure.
         n_messages: u64,
     },
-    /// The destination does not answer. Attempts continue. Reported once for each outage.
+    /// The destination does not answer, or accepts nothing. Attempts continue. Reported once for each outage.
     Down(&'a Failure),
     /// The destination has acknowledged messages after an outage.
     Up,
     /// The spool drops messages, because it or the disk is full. Reported once; reported again only after all messages were delivered.
     Dropping(&'a str),
+    /// The spool keeps messages in memory, because its disk is full or its folder is missing. Reported once until it can be written again.
+    InMemory(&'a str),
 }
 
 /// Why [`Publisher::publish`] did not accept a message.
@@ -471,15 +475,10 @@ impl Worker {
                 self.fail(&failure);
                 return Err(());
             }
-            if failure.is_rejected() {
-                let rejected = messages.pop_front().into_iter().collect();
-                self.give_up(&failure, &rejected);
-                n_attempts = 0;
-                continue;
-            }
             n_attempts = if self.n_acknowledged > before { 1 } else { n_attempts + 1 };
             let is_last = n_attempts >= retry.max_attempts;
-            if !is_last && !std::mem::replace(&mut self.is_down, true) {
+            let is_outage = !failure.is_refused() || n_attempts >= REFUSALS_OF_OUTAGE;
+            if !is_last && is_outage && !std::mem::replace(&mut self.is_down, true) {
                 (self.on_event)(Event::Down(&failure));
             }
             if is_last || self.shared.deadline.sleep(retry.pause(n_attempts)).is_err() {
@@ -517,14 +516,22 @@ impl Worker {
         if n_new == 0 {
             return;
         }
+        let refused = self.destination.take_refused();
         let mut state = self.shared.lock();
-        for message in self.in_flight.drain(..n_new.min(self.in_flight.len())) {
+        for (position, message) in (n_acknowledged - n_new as u64..).zip(self.in_flight.drain(..n_new.min(self.in_flight.len()))) {
             state.release(&message);
+            if refused.iter().any(|(refused, _)| *refused == position) {
+                state.counts.lost += 1;
+                continue;
+            }
             state.counts.acknowledged += 1;
             state.counts.bytes += message.payload.len() as u64;
         }
         drop(state);
         self.shared.progress.notify_all();
+        for (_, error) in refused {
+            (self.on_event)(Event::Lost { failure: &Failure::retryable(error), n_messages: 1 });
+        }
     }
 
     /// Counts messages as lost and reports the loss.

@@ -5,7 +5,7 @@
 //! Protocol: <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
 
 use std::io::{self, ErrorKind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::address::{Address, Template};
 use super::client::{ANSWER_TIMEOUT, InFlight, Protocol};
@@ -24,6 +24,8 @@ pub(super) struct Redis {
     key: Template,
     /// Approximate number of entries that a key keeps.
     max_length: Option<u64>,
+    /// See [`Protocol::give_up_after`].
+    give_up_after: Option<Duration>,
     has_connected: bool,
 }
 
@@ -37,12 +39,13 @@ impl Redis {
             (key, other) => key.or(other).unwrap_or_else(|| "roiflow:{stream}".to_owned()),
         };
         let max_length = address.take_number("maxlen")?;
+        let give_up_after = address.take_duration("give-up-after")?;
         address.finish()?;
         let database = Some(address.path).filter(|path| !path.is_empty());
         if let Some(database) = database.as_deref().filter(|database| database.parse::<u32>().is_err()) {
             return Err(format!("expected the number of a database in the path, got `{database}`; the option stream-key names the stream"));
         }
-        Ok(Self { endpoint, login, database, key: Template::new(key), max_length, has_connected: false })
+        Ok(Self { endpoint, login, database, key: Template::new(key), max_length, give_up_after, has_connected: false })
     }
 }
 
@@ -87,13 +90,11 @@ impl Protocol for Redis {
 
     fn handle_received(&mut self, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
         while let Some(answer) = take_answer(connection).map_err(Failure::retryable)? {
-            if let Some(error) = answer.strip_prefix('-') {
-                let failure = format!("the server does not accept a result: {error}");
-                // All errors are treated as temporary: the server has no memory, is loading or is read-only, or the key has another type.
-                return Err(Failure::retryable(io::Error::other(failure)));
-            }
             // The server answers in the order of the commands. The answer to `PING` is the only one that begins with `+`.
-            if !answer.starts_with('+') {
+            if let Some(error) = answer.strip_prefix('-') {
+                // All errors can be corrected at the server: it has no memory, is loading or is read-only, or the key has another type.
+                in_flight.refuse(|_| true, io::Error::other(format!("the server does not accept a result: {error}")), false);
+            } else if !answer.starts_with('+') {
                 in_flight.acknowledge(|_| true);
             }
         }
@@ -102,6 +103,10 @@ impl Protocol for Redis {
 
     fn ping(&self) -> Vec<u8> {
         command(&[b"PING"])
+    }
+
+    fn give_up_after(&self) -> Option<Duration> {
+        self.give_up_after
     }
 }
 

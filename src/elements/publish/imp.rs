@@ -121,8 +121,9 @@ struct State {
     lost_rois: Option<((Size, Size), bool)>,
 }
 
-/// Number of frames, message counters, and state of the spool.
-type Stats = (u64, Counts, u64, SpoolStatus);
+/// Number of frames, message counters, number of queued messages, state of the spool, and number of messages of the spool that the server
+/// did not accept.
+type Stats = (u64, Counts, u64, SpoolStatus, u64);
 
 /// Instance data of `roipublish`. Lock order: settings, state, numbering. No lock is held during a post, a publish or a push.
 #[derive(Default)]
@@ -229,7 +230,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; waiting: lines in the queue; spool-...: state of the spool, which all streams with the same url share")
+                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; waiting: lines in the queue; spool-...: state of the spool, which all streams with the same url share; spool-refused: after the stop, results of the spool that the server did not accept")
                     .read_only()
                     .build(),
             ]
@@ -262,7 +263,7 @@ impl ObjectImpl for RoiPublish {
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         if pspec.name() == "stats" {
-            let (n_frames, counts, n_waiting, spool) = self.stats();
+            let (n_frames, counts, n_waiting, spool, n_refused) = self.stats();
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
                 .field("lines", counts.acknowledged)
@@ -273,7 +274,8 @@ impl ObjectImpl for RoiPublish {
                 .field("waiting", n_waiting)
                 .field("spool-waiting", spool.waiting)
                 .field("spool-delivered", spool.delivered)
-                .field("spool-dropped", spool.dropped + spool.rejected)
+                .field("spool-dropped", spool.dropped + spool.refused)
+                .field("spool-refused", n_refused)
                 .field("spool-bytes", spool.bytes)
                 .build()
                 .to_value();
@@ -382,7 +384,7 @@ impl BaseTransformImpl for RoiPublish {
         if let Some(State { route, n_frames, .. }) = state {
             // Do not wait for the queue, because EOS has usually emptied it.
             let counts = route.publisher.close(Instant::now());
-            *self.last_stats.lock().unwrap() = (n_frames, counts, 0, route.spool_status());
+            *self.last_stats.lock().unwrap() = (n_frames, counts, 0, route.spool_status(), route.n_refused());
         }
         Ok(())
     }
@@ -580,7 +582,7 @@ impl RoiPublish {
         let state = self.state.lock().unwrap();
         let current = |state: &State| {
             let publisher = &state.route.publisher;
-            (state.n_frames, publisher.counts(), publisher.n_waiting() as u64, state.route.spool_status())
+            (state.n_frames, publisher.counts(), publisher.n_waiting() as u64, state.route.spool_status(), 0)
         };
         state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), current)
     }
@@ -606,10 +608,11 @@ impl RoiPublish {
                 }
                 Event::Lost { failure, .. } if name.is_server => {
                     if !std::mem::replace(&mut has_warned, true) {
-                        warn(
-                            format!("{shown} does not accept a result ({}); the result is counted as lost", failure.error()),
-                            outage(false),
-                        );
+                        let kept = match &name.spool {
+                            Some(folder) => format!("it is kept in {}", folder.join("refused.jsonl").display()),
+                            None => "the result is counted as lost".to_owned(),
+                        };
+                        warn(format!("{shown} does not accept a result ({}); {kept}", failure.error()), outage(false));
                     }
                 }
                 Event::Lost { failure, .. } => {
@@ -626,11 +629,16 @@ impl RoiPublish {
                         Some(folder) => format!("results are stored in {} and delivered later", folder.display()),
                         None => "results wait in memory, and are dropped if the queue is full; add a spool to keep them".to_owned(),
                     };
-                    warn(format!("cannot reach {shown} ({}); attempts continue; {kept}", failure.error()), outage(true));
+                    let what = if failure.is_refused() { format!("{shown} accepts no results") } else { format!("cannot reach {shown}") };
+                    warn(format!("{what} ({}); attempts continue; {kept}", failure.error()), outage(true));
                 }
                 Event::Up => {
                     let details = outage(false);
                     gst::element_info!(element, gst::ResourceError::Write, ("{shown} accepts results again"), details: details);
+                }
+                Event::InMemory(reason) => {
+                    let kept = "results are kept in memory, at most 4096 or 8 MiB, until it can";
+                    warn(format!("{reason}; {kept}; {shown} gets them from there"), outage(false));
                 }
                 Event::Dropping(reason) => {
                     warn(format!("results for {shown} are dropped ({reason}); a gap record replaces them"), outage(false))

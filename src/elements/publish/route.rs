@@ -148,6 +148,12 @@ impl Route {
         self.spool.as_ref().filter(|spool| !spool.drain(PATIENCE, is_over)).map_or(0, |spool| spool.n_waiting_to_report())
     }
 
+    /// Returns the number of messages that the server did not accept, although they are in the spool, or that the spool could not store. If
+    /// several streams share the spool, one stream gets the number of a message.
+    pub(super) fn n_refused(&self) -> u64 {
+        self.spool.as_ref().map_or(0, |spool| spool.n_refused_to_report())
+    }
+
     /// Returns the state of the spool; zeros without a spool.
     pub(super) fn spool_status(&self) -> SpoolStatus {
         self.spool.as_ref().map(|spool| spool.status()).unwrap_or_default()

@@ -140,7 +140,10 @@ impl Kafka {
     /// Waits until at most `n` messages are unacknowledged.
     fn wait_for(&mut self, n: usize) -> Result<(), Failure> {
         let mut end = Instant::now() + ANSWER_TIMEOUT;
-        while self.in_flight.len() > n {
+        while self.in_flight.len() > n || self.in_flight.has_refusal() {
+            if let Some(error) = self.in_flight.blocked(None) {
+                return Err(Failure::refused(error));
+            }
             let left = self.deadline.remaining(TICK).map_err(Failure::retryable)?;
             let before = self.in_flight.len();
             self.handle(left.as_millis().max(1) as i32)?;
@@ -165,8 +168,12 @@ impl Kafka {
                     for (number, code) in messages {
                         if code != 0 {
                             let error = io_error(format!("the broker does not accept a message: {}", api.error_text(code)));
-                            let is_rejected = code == MSG_SIZE_TOO_LARGE && in_flight.is_first(|first| first == number);
-                            return Err(if is_rejected { Failure::rejected(error) } else { Failure::retryable(error) });
+                            // The library reports its own errors, such as a lost connection, with negative codes.
+                            if code < 0 {
+                                return Err(Failure::retryable(error));
+                            }
+                            in_flight.refuse(|sent| sent == number, error, code == MSG_SIZE_TOO_LARGE);
+                            continue;
                         }
                         in_flight.acknowledge(|sent| sent == number);
                         last_error.clear();
@@ -191,9 +198,11 @@ impl Kafka {
                 // The options can limit the library's queue to fewer messages than this module passes.
                 Err((QUEUE_FULL, _)) if self.in_flight.len() > 0 => self.wait_for(self.in_flight.len() - 1)?,
                 Err((MSG_SIZE_TOO_LARGE, text)) => {
-                    // [`Failure::rejected`] means the first unacknowledged message. Wait until this message is the first.
-                    self.wait_for(0)?;
-                    return Err(Failure::rejected(io_error(text)));
+                    let number = self.next;
+                    self.in_flight.add(number);
+                    self.next += 1;
+                    self.in_flight.refuse(|sent| sent == number, io_error(text), true);
+                    return Ok(());
                 }
                 Err((_, text)) => return Err(Failure::retryable(io_error(text))),
             }
@@ -225,6 +234,10 @@ impl Destination for Kafka {
 
     fn acknowledged(&self) -> u64 {
         self.in_flight.n_acknowledged()
+    }
+
+    fn take_refused(&mut self) -> Vec<(u64, std::io::Error)> {
+        self.in_flight.take_refused()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {

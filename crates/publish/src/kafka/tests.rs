@@ -195,18 +195,17 @@ fn absent_broker_is_a_temporary_failure_that_ends_at_the_deadline() {
 }
 
 #[test]
-fn message_that_is_too_large_is_rejected_after_earlier_messages() {
+fn message_that_is_too_large_is_given_up_and_later_messages_arrive() {
     let cluster = Cluster::new();
     let mut destination = target(&cluster.hosts(), "?rdkafka.message.max.bytes=2000");
     destination.connect(&Deadline::default()).unwrap();
     destination.publish(&message(0)).unwrap();
-    let failure = destination.publish(&Message { payload: vec![b'x'; 5000], ..message(1) }).unwrap_err();
-    assert!(failure.is_rejected(), "{failure:?}");
-    assert_eq!(destination.acknowledged(), 1);
-    destination.connect(&Deadline::default()).unwrap();
+    destination.publish(&Message { payload: vec![b'x'; 5000], ..message(1) }).unwrap();
     destination.publish(&message(2)).unwrap();
     destination.flush().unwrap();
-    assert_eq!((destination.acknowledged(), cluster.read(2)), (2, [expected(0..1), expected(2..3)].concat()));
+    let refused: Vec<u64> = destination.take_refused().into_iter().map(|(position, _)| position).collect();
+    assert_eq!((destination.acknowledged(), refused), (3, vec![1]));
+    assert_eq!(cluster.read(2), [expected(0..1), expected(2..3)].concat());
 }
 
 #[test]

@@ -8,15 +8,23 @@
 //! the connection. A second process that opens the folder gets an error. The sender connects again after each failure, without a limit of
 //! attempts. Messages that are not acknowledged when the process ends are sent by the next process that opens the folder.
 //!
+//! If the disk is full or the folder is missing, messages wait in memory, with a limit, until the files can be written again.
+//!
+//! Messages that the destination refuses for good are appended to the file `refused.jsonl` of the folder, with the reason, and a gap record
+//! is sent instead.
+//!
 //! A message counts as stored once it is in the operating system's cache, which survives the end of the process by any signal. Every second
 //! the files are also synchronized with the disk, so a power failure loses at most about a second.
 
+mod cursor;
+#[cfg(test)]
+mod disk_tests;
 mod log;
 mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +32,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use log::{Appended, Log};
+use log::{Appended, Log, Next};
 use record::Gap;
 
 pub use log::Limits;
 
-use super::publisher::IDLE_INTERVAL;
-use super::{Deadline, Destination, Event, Failure, Message, Retry};
+use super::publisher::{IDLE_INTERVAL, REFUSALS_OF_OUTAGE};
+use super::rotating_file::{RotatingFile, Rotation};
+use super::{Deadline, Destination, Event, Failure, Framing, IfExists, Message, Retry};
 
 /// Maximum number of messages in flight.
 const MAX_IN_FLIGHT: usize = 256;
@@ -42,6 +51,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long opening waits until a spool of the same process is closed.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
+/// The file of refused messages, its maximum size, and the number of earlier files.
+const REFUSED: (&str, u64, u64) = ("refused.jsonl", 16 << 20, 1);
 /// Interval at which waiting calls check their deadline.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -58,12 +69,13 @@ pub struct SpoolStatus {
     pub delivered: u64,
     /// Messages that are stored and not acknowledged.
     pub waiting: u64,
-    /// Size of the files.
+    /// Size of the files, and of the messages in memory.
     pub bytes: u64,
-    /// Messages dropped because of the limits or a full disk, since this process first opened a spool in the folder.
+    /// Messages that were dropped because of the limits or a full disk, damaged or deleted, since this process first opened a spool in the
+    /// folder.
     pub dropped: u64,
-    /// Messages that the destination rejected, since this process first opened a spool in the folder.
-    pub rejected: u64,
+    /// Messages that the destination refused for good, since this process first opened a spool in the folder.
+    pub refused: u64,
     /// Whether the last attempt to reach the destination failed.
     pub is_down: bool,
 }
@@ -83,8 +95,14 @@ struct State {
     log: Log,
     delivered: u64,
     is_down: bool,
+    /// Whether the destination has refused the first message in the last attempt.
+    is_refused: bool,
     /// Whether dropped messages were reported since the spool was last empty.
     is_dropping: bool,
+    /// Whether messages in memory were reported.
+    is_in_memory: bool,
+    /// Number of refused messages that [`Spool::n_refused_to_report`] has returned.
+    n_refused_reported: u64,
     /// Whether the number of waiting messages has been reported.
     reports_waiting: bool,
     is_closing: bool,
@@ -107,7 +125,7 @@ type Listener = Box<dyn FnMut(Event<'_>) + Send>;
 #[derive(Debug, Default)]
 struct Losses {
     dropped: AtomicU64,
-    rejected: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// A folder in which the process has opened a spool.
@@ -145,6 +163,7 @@ impl Spool {
         // The previous spool of this process may still be closing.
         let end = Instant::now() + if known.is_some() { REOPEN_PATIENCE } else { Duration::ZERO };
         let losses = known.map(|known| known.losses.clone()).unwrap_or_default();
+        let n_dropped = losses.dropped.load(Ordering::Relaxed);
         let log = loop {
             match Log::open(&folder, limits, losses.clone()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(TICK / 10),
@@ -154,7 +173,10 @@ impl Spool {
         let spool = Arc::new(Self::new(log, losses.clone()));
         // Create the writer before the sender starts, because the sender can report an outage immediately.
         let writer = spool.writer(Box::new(on_event));
-        spool.start(retry, Box::new(destination()))?;
+        if spool.status().dropped > n_dropped {
+            spool.shared.report(Event::Dropping(log::DAMAGED));
+        }
+        spool.start(&folder, retry, Box::new(destination()))?;
         all.insert(folder, Known { spool: Arc::downgrade(&spool), losses });
         Ok((spool, writer))
     }
@@ -165,7 +187,10 @@ impl Spool {
             log,
             delivered: 0,
             is_down: false,
+            is_refused: false,
             is_dropping: false,
+            is_in_memory: false,
+            n_refused_reported: losses.refused.load(Ordering::Relaxed),
             reports_waiting: false,
             is_closing: false,
             retries_now: false,
@@ -176,8 +201,12 @@ impl Spool {
         Self { shared, sender: Mutex::new(None) }
     }
 
-    fn start(&self, retry: Retry, destination: Box<dyn Destination>) -> io::Result<()> {
-        let mut sender = Sender { shared: self.shared.clone(), destination, retry, is_connected: false, acknowledged: 0, rejected: false };
+    fn start(&self, folder: &Path, retry: Retry, destination: Box<dyn Destination>) -> io::Result<()> {
+        let (name, max_bytes, keep) = REFUSED;
+        let rotation = Rotation { max_bytes: Some(max_bytes), keep: Some(keep), ..Rotation::default() };
+        let refused = RotatingFile::new(folder.join(name), IfExists::Append, rotation, Framing::LINES);
+        let (shared, sent) = (self.shared.clone(), VecDeque::new());
+        let mut sender = Sender { shared, destination, retry, is_connected: false, acknowledged: 0, sent, refused };
         let sender = std::thread::Builder::new().name("roiflow-spool".to_owned()).spawn(move || sender.run())?;
         *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         Ok(())
@@ -195,8 +224,8 @@ impl Spool {
     pub fn status(&self) -> SpoolStatus {
         let state = self.shared.lock();
         let (waiting, bytes, dropped) = (state.log.n_waiting(), state.log.n_bytes(), state.log.n_dropped());
-        let rejected = self.shared.losses.rejected.load(Ordering::Relaxed);
-        SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected, is_down: state.is_down }
+        let refused = self.shared.losses.refused.load(Ordering::Relaxed);
+        SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, refused, is_down: state.is_down }
     }
 
     /// Returns the number of waiting messages on the first call, and 0 on later calls. Each stream that ends during an outage calls this
@@ -204,6 +233,16 @@ impl Spool {
     pub fn n_waiting_to_report(&self) -> u64 {
         let mut state = self.shared.lock();
         if std::mem::replace(&mut state.reports_waiting, true) { 0 } else { state.log.n_waiting() }
+    }
+
+    /// Returns the number of messages that the destination has refused for good, refuses now, or that are only in memory, and that no earlier
+    /// call has returned. Each stream that ends calls this function, and only one stream reports a message.
+    pub fn n_refused_to_report(&self) -> u64 {
+        let mut state = self.shared.lock();
+        state.log.restore();
+        let n_waiting = if state.is_refused { state.log.n_waiting() } else { state.log.n_in_memory() };
+        let n_all = self.shared.losses.refused.load(Ordering::Relaxed) + n_waiting;
+        n_all - std::mem::replace(&mut state.n_refused_reported, n_all).min(n_all)
     }
 
     /// Blocks until the messages stored so far are delivered or dropped. Returns early if the destination acknowledges nothing for
@@ -235,6 +274,8 @@ impl Drop for Spool {
         self.shared.deadline.set(Instant::now());
         let mut state = self.shared.lock();
         state.is_closing = true;
+        state.log.refresh();
+        let n_in_memory = state.log.n_in_memory();
         let file = state.log.writer();
         drop(state);
         self.shared.work.notify_all();
@@ -249,7 +290,10 @@ impl Drop for Spool {
                 let _ended = sender.join();
             }
         }
-        let _synced = file.sync_data();
+        let _synced = file.map(|file| file.sync_data());
+        if n_in_memory > 0 {
+            tracing::error!("{n_in_memory} messages are lost: the spool could not be written");
+        }
     }
 }
 
@@ -298,8 +342,13 @@ impl Destination for SpoolWriter {
             Appended::Stored => None,
             Appended::Replacing(reason) | Appended::Dropped(reason) => (!std::mem::replace(&mut state.is_dropping, true)).then_some(reason),
         };
+        let disk_error = state.log.disk_error().to_owned();
+        let has_failed = !std::mem::replace(&mut state.is_in_memory, !disk_error.is_empty()) && !disk_error.is_empty();
         drop(state);
         shared.work.notify_one();
+        if has_failed {
+            shared.report(Event::InMemory(&disk_error));
+        }
         if let Some(reason) = reason {
             shared.report(Event::Dropping(&reason));
         }
@@ -313,10 +362,11 @@ impl Destination for SpoolWriter {
                 return Ok(());
             }
             state.synced_at = Instant::now();
+            state.log.refresh();
             state.log.writer()
         };
         // Synchronize without the lock, so that a slow disk does not delay the sender.
-        if let Err(error) = file.sync_data() {
+        if let Some(Err(error)) = file.map(|file| file.sync_data()) {
             tracing::warn!("the spool cannot be synchronized with the disk: {error}");
         }
         Ok(())
@@ -346,8 +396,10 @@ struct Sender {
     is_connected: bool,
     /// The value of [`Destination::acknowledged`] at the last check.
     acknowledged: u64,
-    /// Whether the destination rejected the next message. A gap record is sent instead.
-    rejected: bool,
+    /// The records in flight.
+    sent: VecDeque<Next>,
+    /// The file of refused messages.
+    refused: RotatingFile,
 }
 
 impl Sender {
@@ -367,27 +419,18 @@ impl Sender {
             let mut state = self.shared.lock();
             state.log.acknowledge(committed);
             state.log.rewind();
+            self.sent.clear();
             self.acknowledged += committed as u64;
-            if failure.is_rejected() {
-                self.shared.losses.rejected.fetch_add(u64::from(!self.rejected), Ordering::Relaxed);
-                if std::mem::replace(&mut self.rejected, true) {
-                    // The destination also rejects the gap record, so skip it.
-                    let _skipped = state.log.next();
-                    state.log.acknowledge(1);
-                    self.rejected = false;
-                }
-                drop(state);
-                self.shared.report(Event::Lost { failure: &failure, n_messages: 1 });
-                continue;
-            }
-            let is_new = !std::mem::replace(&mut state.is_down, true);
+            n_attempts = if self.acknowledged > before { 1 } else { n_attempts + 1 };
+            state.is_refused = failure.is_refused();
+            let is_outage = !failure.is_refused() || n_attempts >= REFUSALS_OF_OUTAGE;
+            let is_new = is_outage && !std::mem::replace(&mut state.is_down, true);
             let is_closing = state.is_closing;
             drop(state);
             self.shared.progress.notify_all();
             if is_new && !is_closing {
                 self.shared.report(Event::Down(&failure));
             }
-            n_attempts = if self.acknowledged > before { 1 } else { n_attempts + 1 };
             // Try again even after a rejected password, because it can be corrected at the broker.
             self.pause(self.retry.pause(n_attempts));
         }
@@ -447,24 +490,20 @@ impl Sender {
             self.is_connected = true;
         }
         while n_in_flight < MAX_IN_FLIGHT && n_bytes < max_bytes {
-            let next = self.shared.lock().log.next();
-            let message = match next {
-                Ok(Some((message, is_gap))) if self.rejected && !is_gap => Gap::of(&message, "rejected by the destination").message(),
-                Ok(Some((message, _))) => message,
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::warn!("skipping messages of the spool that cannot be read: {error}");
-                    self.shared.report(Event::Dropping(&format!("stored messages cannot be read: {error}")));
-                    continue;
-                }
+            let (next, is_dropping) = {
+                let mut state = self.shared.lock();
+                let next = state.log.next();
+                let is_new = next.as_ref().is_some_and(|next| next.loss.is_some()) && !std::mem::replace(&mut state.is_dropping, true);
+                (next, is_new)
             };
-            n_in_flight += 1;
-            n_bytes += message.payload.len() as u64;
-            self.destination.publish(&message)?;
-            if self.rejected {
-                self.destination.flush()?;
-                self.rejected = false;
+            let Some(next) = next else { break };
+            if let (Some(loss), true) = (next.loss, is_dropping) {
+                self.shared.report(Event::Dropping(loss));
             }
+            n_in_flight += 1;
+            n_bytes += next.message.payload.len() as u64;
+            self.sent.push_back(next.clone());
+            self.destination.publish(&next.message)?;
             self.settle();
         }
         self.destination.flush()
@@ -474,24 +513,65 @@ impl Sender {
     fn settle(&mut self) {
         let acknowledged = self.destination.acknowledged();
         let n_new = acknowledged.saturating_sub(self.acknowledged);
-        self.acknowledged = acknowledged;
-        if n_new > 0 {
-            let mut state = self.shared.lock();
-            state.log.acknowledge(n_new as usize);
-            state.delivered += n_new;
-            if state.log.n_waiting() == 0 {
-                (state.is_dropping, state.reports_waiting) = (false, false);
-            }
-            drop(state);
-            self.shared.progress.notify_all();
+        if n_new == 0 {
+            return;
+        }
+        let refused = self.destination.take_refused();
+        let first = std::mem::replace(&mut self.acknowledged, acknowledged);
+        let done: Vec<Next> = self.sent.drain(..self.sent.len().min(n_new as usize)).collect();
+        let of_position = |position: u64| done.get(position.checked_sub(first)? as usize).filter(|next| !next.is_gap);
+        let mut state = self.shared.lock();
+        state.log.acknowledge(n_new as usize);
+        state.delivered += n_new - refused.len() as u64;
+        for (position, error) in &refused {
+            // If a gap record is refused, only the log tells it.
+            let Some(next) = of_position(*position) else { continue };
+            self.shared.losses.refused.fetch_add(1, Ordering::Relaxed);
+            let gap = Gap::of(&next.message, None, &format!("refused by the destination: {error}"));
+            state.log.send_gap(gap.message());
+        }
+        if state.log.n_waiting() == 0 {
+            (state.is_dropping, state.reports_waiting) = (false, false);
+        }
+        drop(state);
+        self.shared.progress.notify_all();
+        if n_new > refused.len() as u64 {
             self.end_outage();
+        }
+        for (position, error) in refused {
+            match of_position(position) {
+                Some(next) => keep_refused(&mut self.refused, &next.message, &error),
+                None => tracing::warn!("the destination refuses a gap record: {error}"),
+            }
+            self.shared.report(Event::Lost { failure: &Failure::retryable(error), n_messages: 1 });
         }
     }
 
     fn end_outage(&self) {
-        let was_down = std::mem::take(&mut self.shared.lock().is_down);
+        let was_down = {
+            let mut state = self.shared.lock();
+            state.is_refused = false;
+            std::mem::take(&mut state.is_down)
+        };
         if was_down {
             self.shared.report(Event::Up);
         }
+    }
+}
+
+/// Appends a refused message to the file of refused messages, with the reason.
+fn keep_refused(file: &mut RotatingFile, message: &Message, error: &io::Error) {
+    let (id, reason) = (message.id(), error.to_string());
+    let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let result = String::from_utf8_lossy(&message.payload);
+    // The message stays as it is if it is JSON.
+    let result = if serde_json::from_str::<serde::de::IgnoredAny>(&result).is_ok() { result.into_owned() } else { text(&result) };
+    let (id, time, reason) = (text(&id), text(&time), text(&reason));
+    let line = format!("{{\"message_id\":{id},\"time\":{time},\"reason\":{reason},\"result\":{result}}}");
+    let line = Message { payload: line.into_bytes(), ..Message::default() };
+    let kept = file.connect(&Deadline::default()).and_then(|()| file.publish(&line)).and_then(|()| file.flush());
+    if let Err(failure) = kept {
+        tracing::warn!("a refused message cannot be kept in {}: {}", REFUSED.0, failure.error());
     }
 }
