@@ -1,4 +1,4 @@
-//! `--events`: writes a line of JSON when a source or a recording is lost, and when it is back.
+//! `--events`: writes a line of JSON when a source, a recording or a server of results is lost, and when it is back.
 //!
 //! Events are a separate output. Lines of results contain only frames, as programs that read the format of DL Streamer expect. In the
 //! results, the time without a source is visible as a gap in `time` and `timestamp`.
@@ -11,7 +11,7 @@ use crate::frame::json::{self, SourceEvent};
 use crate::pipeline::{Error, Event, IfExists, Result};
 use crate::publish::{self, Deadline, LineFile, Message, Options, Publisher};
 
-/// Writes the events of sources and recordings to a file. A separate thread writes them, so that a slow reader delays no stream.
+/// Writes the events of sources, recordings and servers to a file. A separate thread writes them, so that a slow reader delays no stream.
 pub(super) struct Events(Publisher);
 
 impl Events {
@@ -32,7 +32,7 @@ impl Events {
         publisher.map(Self).map_err(|error| Error::failed(format!("cannot start the thread that writes events: {error}")))
     }
 
-    /// Writes a line if the event is about a source or a recording.
+    /// Writes a line if the event is about a source, a recording or a server of results.
     pub(super) fn write(&self, event: &Event, stream: &str, source: &str) {
         let (reason, path);
         let event = match event {
@@ -46,6 +46,8 @@ impl Events {
                 path = file.to_string_lossy();
                 SourceEvent::RecordingContinued { reason, path: &path }
             }
+            Event::DestinationLost { destination, reason } => SourceEvent::DestinationLost { destination, reason },
+            Event::DestinationBack { destination } => SourceEvent::DestinationBack { destination },
             _ => return,
         };
         let line = json::event_line(event, Some(stream), Some(source), SystemTime::now());

@@ -117,7 +117,8 @@ pub(super) struct Args {
     /// frame; 0: no limit
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     no_frame_timeout: Option<Timeout>,
-    /// Write a line of JSON when the source or a recording of a stream is lost, and when it is back; `-` is standard output
+    /// Write a line of JSON when the source or a recording of a stream, or a server of --publish, is lost, and when it is back; `-` is standard
+    /// output
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
@@ -494,9 +495,11 @@ fn play(
             Event::RecordingContinued { reason, path } => {
                 tell(plan_idx, &format_args!("{reason}; the recording continues in `{}`", path.display()));
             }
+            Event::DestinationBack { destination } => tell(plan_idx, &format_args!("{destination} accepts results again")),
             Event::Reloaded(Ok(())) => tell(plan_idx, &"the stream continues with the new description"),
             Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("the stream was not reloaded, and continues as before: {error}")),
-            Event::Started | Event::Ended(_) => {}
+            // A warning tells of the loss of a destination.
+            Event::Started | Event::DestinationLost { .. } | Event::Ended(_) => {}
         }
     };
     let Again { reads_again, reloads, requests } = again;

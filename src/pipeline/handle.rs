@@ -125,6 +125,19 @@ pub enum Event {
         /// The new file.
         path: PathBuf,
     },
+    /// A server of results does not answer, or accepts nothing. Attempts continue. This event occurs once per outage, for one of the
+    /// streams that share the connection.
+    DestinationLost {
+        /// The address, without credentials.
+        destination: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The server accepts results again.
+    DestinationBack {
+        /// The address, without credentials.
+        destination: String,
+    },
     /// Result of [`PipelineHandle::reload`]. `Ok`: the stream continues with the new plan. `Err`: the new plan is invalid, and
     /// the stream continues with its earlier plan.
     Reloaded(Result<()>),

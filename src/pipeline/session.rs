@@ -65,6 +65,8 @@ pub(super) struct Session {
     /// Whether the input is played again when it ends. False after a request to end the stream.
     repeats: bool,
     gate: Option<Gate>,
+    /// The outputs that could not be written.
+    unwritable: Vec<gst::Object>,
 }
 
 /// A pipeline that is built, and that no stream supervises yet.
@@ -252,8 +254,8 @@ impl NewSession {
         let to_loop = inbox.clone();
         let bus = parts.pipeline.bus().expect("a pipeline has a bus");
         bus.set_sync_handler(move |_, message| {
-            use gst::MessageView::{Application, Eos, Error, Latency, SegmentDone, Warning};
-            if matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Application(_) | SegmentDone(_) | Latency(_)) {
+            use gst::MessageView::{Application, Eos, Error, Info, Latency, SegmentDone, Warning};
+            if matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Info(_) | Application(_) | SegmentDone(_) | Latency(_)) {
                 to_loop.send(supervisor::Input::OfSession(stream, attempt, Request::Message(message.clone())));
             }
             gst::BusSyncReply::Drop
@@ -261,7 +263,7 @@ impl NewSession {
         let repeats = parts.plan.outputs.repeat && matches!(parts.plan.input, Input::File(_));
         let gate = repeats.then(|| Gate::closed(&parts.pipeline)).flatten();
         let (state, timer, ending) = (State::Playing, Instant::now() + TICK, Ending { warnings, ..Ending::default() });
-        Session { stream, attempt, board, inbox, parts, state, timer, ending, repeats, gate }
+        Session { stream, attempt, board, inbox, parts, state, timer, ending, repeats, gate, unwritable: Vec::new() }
     }
 }
 
@@ -477,6 +479,11 @@ impl Session {
             }
             gst::MessageView::Error(error) => self.on_error(message, error),
             gst::MessageView::Warning(warning) => self.on_warning(warning),
+            gst::MessageView::Info(info) => {
+                if let Some((destination, false)) = outage(info.details()) {
+                    self.board.report(self.stream, Event::DestinationBack { destination });
+                }
+            }
             gst::MessageView::Application(application) => match application.structure().map(|structure| structure.name().as_str()) {
                 Some(limits::REACHED) => self.check_limit(),
                 Some(FIRST_FRAME) => {
@@ -542,7 +549,10 @@ impl Session {
             };
             return self.board.report(self.stream, event);
         }
-        if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
+        let failed = write_failure(warning.details(), warning.src());
+        self.unwritable.extend(warning.src().filter(|_| failed.is_some()).cloned());
+        // While another destination gets results, the stream goes on: results that a file misses are counted as lost.
+        if let Some(is_closed) = failed.filter(|is_closed| *is_closed || !self.parts.meter.publishes_elsewhere(&self.unwritable)) {
             // No further results can be written. Drain the stream, so that the other output files are complete.
             let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
             match &mut self.state {
@@ -567,6 +577,10 @@ impl Session {
         let is_from_source = reasons::is_from_source(&self.parts.plan, warning.src()) && !matches!(self.parts.plan.input, Input::Images(_));
         let text = warning.error().message().to_owned();
         let is_reader_closed = matches!(&self.state, State::Closing(closing) if closing.is_reader_closed());
+        if let Some((destination, true)) = outage(warning.details()) {
+            let reason = self.parts.secrets.scrub(&text).into_owned();
+            self.board.report(self.stream, Event::DestinationLost { destination, reason });
+        }
         if !is_reader_closed {
             self.warn(if is_from_source { format!("`{name}`: {text}") } else { text });
         }
@@ -842,6 +856,12 @@ fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Objec
         is_method || path.is_some_and(|path| crate::publish::is_stdout(path.as_ref()))
     };
     Some(is_closed && source.is_some_and(to_stdout))
+}
+
+/// Returns the address of the server that a message of `roipublish` is about, and whether the server does not answer.
+fn outage(details: Option<&gst::StructureRef>) -> Option<(String, bool)> {
+    let details = details.filter(|details| details.name() == publish::OUTAGE)?;
+    Some((details.get("url").ok()?, details.get("is-down").ok()?))
 }
 
 /// Name of the application message that reports the first frame of a loop.

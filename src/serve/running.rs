@@ -152,6 +152,11 @@ impl Observed {
             Event::RecordingContinued { reason, path } => {
                 self.feed.event(EventKind::Warning, format!("{reason}; the recording continues in `{}`", path.display()));
             }
+            // A warning tells the same.
+            Event::DestinationLost { .. } => {}
+            Event::DestinationBack { destination } => {
+                self.feed.event(EventKind::Warning, format!("{destination} accepts results again"));
+            }
             Event::SourceLost { reason } => {
                 let reason = reason.to_string();
                 self.lock().error = Some(reason.clone());

@@ -35,6 +35,11 @@ mod crops;
 mod detect;
 #[cfg(feature = "cli")]
 mod discover;
+#[cfg(feature = "cli")]
+#[path = "../chaos/disk.rs"]
+mod disk;
+#[cfg(feature = "cli")]
+mod disks;
 mod dlstreamer;
 mod documentation;
 #[cfg(feature = "cli")]
@@ -88,6 +93,8 @@ mod recordings;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
+#[cfg(feature = "cli")]
+mod refusals;
 mod remote;
 #[cfg(feature = "cli")]
 mod restarts;

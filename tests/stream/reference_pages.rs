@@ -182,7 +182,7 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 37] = [
+const OTHER_STATS: [(&str, &str, &str); 38] = [
     ("roisource", "restarts", "how often the source was lost and delivered frames again"),
     ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
@@ -221,7 +221,12 @@ const OTHER_STATS: [(&str, &str, &str); 37] = [
     (
         "roipublish",
         "spool-dropped",
-        "results that the spool dropped or the server rejected since the process started; a gap record replaces them",
+        "results that the spool dropped or the server refused since the process started; a gap record replaces them",
+    ),
+    (
+        "roipublish",
+        "spool-refused",
+        "after the stop: results of the spool that the server did not accept, or that are only in memory; one of the streams reports each",
     ),
     ("roipublish", "spool-bytes", "size of the spool"),
 ];
@@ -307,9 +312,9 @@ const MESSAGES: [(&str, &str, &str); 39] = [
     (
         "roipublish",
         "warning, `RESOURCE_ERROR_WRITE`",
-        "a server does not answer: once for each outage; results are dropped or stay in the spool; details `roipublish-outage`",
+        "a server does not answer or accepts nothing: once for each outage; results are dropped or stay in the spool; details `roipublish-outage`",
     ),
-    ("roipublish", "information, `RESOURCE_ERROR_WRITE`", "the server answers again; details `roipublish-outage`"),
+    ("roipublish", "information, `RESOURCE_ERROR_WRITE`", "the server accepts results again; details `roipublish-outage`"),
     ("roipublish", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
 ];
 
