@@ -19,7 +19,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub use discovery::{Device, discover};
-pub use soap::{Login, Stream, streams};
+pub use soap::{Login, Stream, host, streams};
 
 /// The port of WS-Discovery.
 pub const PORT: u16 = 3702;

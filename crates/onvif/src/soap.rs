@@ -48,7 +48,14 @@ pub struct Stream {
     pub uri: String,
 }
 
-/// Asks the service of a device for its streams. Each request takes at most `timeout`.
+/// Returns the host of an address of a service, without its port.
+pub fn host(service: &str) -> Option<String> {
+    let uri = service.parse::<ureq::http::Uri>().ok()?;
+    Some(uri.host()?.trim_matches(['[', ']']).to_ascii_lowercase())
+}
+
+/// Asks the service of a device for its streams. Each request takes at most `timeout`. The login is sent to the host of `service` only, also
+/// if this service names other services.
 ///
 /// # Errors
 /// Returns an error if the device cannot be reached, refuses the login, or sends an unexpected answer.
@@ -61,7 +68,7 @@ pub fn streams(service: &str, login: Option<&Login>, timeout: Duration) -> Resul
         .user_agent(concat!("roiflow/", env!("CARGO_PKG_VERSION")))
         .build()
         .into();
-    let mut client = Client { agent, login, clock: Clock::default() };
+    let mut client = Client { agent, login, host: host(service), clock: Clock::default() };
     client.clock = client.clock_of(service);
     let capabilities = client.ask(service, DEVICE, "GetCapabilities", "<Category>Media</Category>")?;
     let media = read(&capabilities, &["Media", "XAddr"]).ok_or_else(|| Error::new(format!("{service} has no media service")))?;
@@ -134,6 +141,8 @@ impl Clock {
 struct Client<'a> {
     agent: ureq::Agent,
     login: Option<&'a Login>,
+    /// The host that gets the login.
+    host: Option<String>,
     clock: Clock,
 }
 
@@ -147,7 +156,8 @@ impl Client<'_> {
 
     /// Sends a request with the login.
     fn ask(&self, service: &str, namespace: &str, action: &str, body: &str) -> Result<String, Error> {
-        let header = self.login.map(|login| security(login, self.clock.now())).transpose()?.unwrap_or_default();
+        let login = self.login.filter(|_| self.host.is_some() && host(service) == self.host);
+        let header = login.map(|login| security(login, self.clock.now())).transpose()?.unwrap_or_default();
         self.post(service, namespace, action, body, &header)
     }
 
@@ -172,7 +182,7 @@ impl Client<'_> {
         let is_login = status == 401
             || reason.as_deref().is_some_and(|reason| reason.contains("NotAuthorized") || reason.contains("FailedAuthentication"));
         match (is_login, reason, status) {
-            (true, ..) if self.login.is_none() => Err(Error::of_login(format!("{service} needs a login"))),
+            (true, ..) if header.is_empty() => Err(Error::of_login(format!("{service} needs a login"))),
             (true, ..) => Err(Error::of_login(format!("{service} refuses the login"))),
             (false, Some(reason), _) => Err(Error::new(format!("{service} refuses {action}: {reason}"))),
             (false, None, 200) => Ok(text),
