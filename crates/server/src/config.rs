@@ -27,8 +27,10 @@ pub struct Config {
     pub upload_models: bool,
     /// Folder with the video files that clients may name.
     pub media: Option<PathBuf>,
-    /// Schemes of addresses that clients may use as inputs.
+    /// Schemes of addresses that clients may use as inputs. `udp`, `rtp` and `srt-listener` open ports of this machine.
     pub schemes: Vec<String>,
+    /// Devices that clients may name in addresses with the scheme `v4l2`, in addition to `/dev/video*`.
+    pub devices: Vec<String>,
     /// Host names under which browsers reach the server, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// Reverse proxies that name the addresses of their clients.
@@ -119,7 +121,7 @@ pub struct Limits {
 
 impl Default for Config {
     fn default() -> Self {
-        let schemes = ["rtsp", "rtsps", "rtspt", "http", "https", "rtmp", "srt", "udp", "rtp", "v4l2"];
+        let schemes = ["rtsp", "rtsps", "rtspt", "http", "https", "rtmp", "srt", "v4l2"];
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             state: None,
@@ -129,6 +131,7 @@ impl Default for Config {
             upload_models: false,
             media: None,
             schemes: schemes.map(str::to_owned).to_vec(),
+            devices: Vec::new(),
             hosts: Vec::new(),
             trusted_proxies: None,
             tls_cert: None,

@@ -94,13 +94,25 @@ impl Policy {
             let fits = count.is_empty() || count.parse::<u32>().is_ok_and(|count| count > 0);
             return if fits { Ok(input.to_owned()) } else { Err(failed("`test:` or `test:FRAMES`".to_owned(), "")) };
         }
-        if let Some((scheme, _)) = input.split_once("://") {
-            let scheme = scheme.to_ascii_lowercase();
-            if self.config.schemes.contains(&scheme) {
+        if let Some((scheme, place)) = input.split_once("://") {
+            let scheme = match &*scheme.to_ascii_lowercase() {
+                "srt" if !is_caller(place) => "srt-listener".to_owned(),
+                scheme => scheme.to_owned(),
+            };
+            let is_allowed = self.config.schemes.contains(&scheme);
+            if scheme == "v4l2" && is_allowed && !self.is_device(place) {
+                let expected = "a device such as v4l2:///dev/video0".to_owned();
+                return Err(failed(expected, "The setting `devices` of the server lists further devices"));
+            }
+            if is_allowed {
                 return Ok(input.to_owned());
             }
             let advice = match &*scheme {
                 "file" => "Name a file by its path inside the media folder",
+                "udp" | "rtp" | "srt-listener" => {
+                    "This address opens a port of the server. The setting `schemes` of the server allows it with the entry `udp`, `rtp` or \
+                     `srt-listener`"
+                }
                 _ => "The setting `schemes` of the server lists the allowed schemes",
             };
             return Err(failed(format!("an address with one of the schemes {}", self.config.schemes.join(", ")), advice));
@@ -148,6 +160,13 @@ impl Policy {
         Ok(Url { text: url.to_owned(), access })
     }
 
+    /// Whether clients may use the device of an address. Whether it exists is not checked.
+    fn is_device(&self, path: &str) -> bool {
+        let number = path.strip_prefix("/dev/video").unwrap_or_default();
+        let is_video = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        is_video || self.config.devices.iter().any(|device| device == path)
+    }
+
     fn parameters(&self, values: &BTreeMap<String, Value>, pipeline: &Pipeline) -> Result<Vec<(String, String)>> {
         let mut resolved = Vec::with_capacity(values.len());
         for (name, value) in values {
@@ -189,6 +208,40 @@ impl Policy {
         }
         Ok(resolved)
     }
+}
+
+/// Keys of an SRT address that open no port of this machine. `mode` has its own check.
+const SRT_KEYS: [&str; 18] = [
+    "mode",
+    "passphrase",
+    "pbkeylen",
+    "streamid",
+    "latency",
+    "rcvlatency",
+    "peerlatency",
+    "poll-timeout",
+    "conntimeo",
+    "authentication",
+    "enforcedencryption",
+    "rcvbuf",
+    "fc",
+    "mss",
+    "maxbw",
+    "lossmaxttl",
+    "tlpktdrop",
+    "nakreport",
+];
+
+/// Whether an SRT address, without its scheme, calls a server. Otherwise, it opens a port of this machine and waits for a sender.
+fn is_caller(place: &str) -> bool {
+    let (authority, query) = place.split_once('?').unwrap_or((place, ""));
+    let authority = authority.split(['/', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let is_known = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        SRT_KEYS.contains(&key) && (key != "mode" || value == "caller")
+    };
+    !host.is_empty() && !host.starts_with(':') && query.split(['&', ';']).filter(|pair| !pair.is_empty()).all(is_known)
 }
 
 /// Why a path is not a file inside a folder.
@@ -365,6 +418,70 @@ mod tests {
         }
         let error = Policy::default().resolve(&spec("clip.mp4"), &pipelines()).unwrap_err();
         assert!(error.message.contains("`media`"), "{error}");
+    }
+
+    #[test]
+    fn only_video_devices_and_listed_devices_are_allowed() {
+        let policy = Policy::new(Config { devices: vec!["/dev/v4l/by-id/door".into()], ..Config::default() });
+        for device in ["/dev/video0", "/dev/video12", "/dev/v4l/by-id/door"] {
+            assert!(policy.input(&format!("v4l2://{device}")).is_ok(), "{device}");
+        }
+        let mut messages = std::collections::BTreeSet::new();
+        for device in [
+            "",
+            "/dev/video",
+            "/etc/passwd",
+            "/no/such/file",
+            "/dev/sda",
+            "/dev/video0/../../etc/passwd",
+            "/dev/video0/",
+            "/dev/video.0",
+            "/dev/../dev/video0",
+            "/dev/video%2e",
+            "/dev/v4l/by-id/door/../gate",
+            "dev/video0",
+            "//dev/video0",
+        ] {
+            let input = format!("V4L2://{device}");
+            let error = policy.input(&input).expect_err(device);
+            assert_eq!((error.status, error.code), (400, "invalid_input"), "{error}");
+            messages.insert(error.message.replace(error.found.as_deref().unwrap(), ""));
+        }
+        assert_eq!(messages.len(), 1, "the error tells nothing about files: {messages:?}");
+    }
+
+    #[test]
+    fn addresses_that_open_ports_need_permission() {
+        let allowed =
+            Policy::new(Config { schemes: ["udp", "rtp", "srt", "srt-listener"].map(str::to_owned).to_vec(), ..Config::default() });
+        for input in [
+            "udp://0.0.0.0:5000",
+            "UDP://239.1.1.1:5000",
+            "rtp://0.0.0.0:5004",
+            "srt://0.0.0.0:7000?mode=listener",
+            "srt://:7000?mode=listener",
+            "srt://:7000",
+            "srt://",
+            "srt://user@:7000",
+            "srt://host:7000?mode=rendezvous",
+            "srt://host:7000?latency=10&mode=listener",
+            "srt://host:7000?mode=caller&mode=listener",
+            "srt://host:7000?mode=caller;mode=listener",
+            "srt://host:7000?mode=%6cistener",
+            "srt://host:7000?%6dode=listener",
+            "srt://host:7000?mode=Listener",
+            "srt://host:7000?localport=80",
+            "srt://host:7000?localaddress=0.0.0.0",
+            "srt://host:7000?a=b",
+        ] {
+            let error = Policy::default().input(input).expect_err(input);
+            assert!(error.message.contains("opens a port") && error.message.contains("srt-listener"), "{error}");
+            assert!(allowed.input(input).is_ok(), "{input}");
+        }
+        for input in ["srt://host:7000", "SRT://host:7000?mode=caller&latency=20", "srt://[::1]:7000?streamid=a%3Fb&passphrase=0123456789"]
+        {
+            assert!(Policy::default().input(input).is_ok(), "{input}");
+        }
     }
 
     #[test]
