@@ -26,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_timeout)]
     timeout: Duration,
     /// File with users and passwords of cameras by host, in .netrc format; alternatives: environment variables ROIFLOW_INPUT_USER with
-    /// ROIFLOW_INPUT_PASSWORD or ROIFLOW_INPUT_PASSWORD_FILE
+    /// ROIFLOW_INPUT_PASSWORD or ROIFLOW_INPUT_PASSWORD_FILE, for the hosts of --probe or ROIFLOW_INPUT_HOSTS
     #[arg(long, value_name = "FILE")]
     input_credentials: Option<PathBuf>,
     /// Print one line of JSON per camera
@@ -56,7 +56,8 @@ struct Found {
 }
 
 pub(super) fn discover(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
-    let credentials = Credentials::read(args.input_credentials.as_deref())?;
+    let named = args.probe.iter().map(|address| address.ip().to_string());
+    let credentials = Credentials::read(args.input_credentials.as_deref())?.for_hosts(named);
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
     let targets = if args.probe.is_empty() { vec![onvif::GROUP] } else { args.probe.clone() };
@@ -98,16 +99,17 @@ fn ask(devices: Vec<Device>, credentials: &Credentials) -> Vec<Found> {
 }
 
 fn streams(device: &Device, credentials: &Credentials) -> Result<Vec<Stream>, onvif::Error> {
-    let host = device.sender.ip().to_string();
-    let login = credentials.of(&host, None);
+    let service = service(device);
+    // Any device can answer in the name of another one, so the login is that of the host that gets it.
+    let login = onvif::host(service).map(|host| credentials.of(&host, None)).unwrap_or_default();
     let login = login.password.map(|password| Login { user: login.user.unwrap_or_default(), password });
-    onvif::streams(service(device), login.as_ref(), REQUEST_TIMEOUT)
+    onvif::streams(service, login.as_ref(), REQUEST_TIMEOUT)
 }
 
 /// Returns the URL of a device's service: the URL with the address from which the device answered, or else the first URL.
 fn service(device: &Device) -> &str {
-    let host = device.sender.ip().to_string();
-    let is_of_sender = |service: &&String| service.split_once("://").is_some_and(|(_, rest)| rest.starts_with(&host));
+    let sender = device.sender.ip().to_string();
+    let is_of_sender = |service: &&String| onvif::host(service).is_some_and(|host| host == sender);
     device.services.iter().find(is_of_sender).or(device.services.first()).map_or("", String::as_str)
 }
 
@@ -127,7 +129,8 @@ fn print(out: &mut impl Write, Found { device, streams }: &Found) -> std::io::Re
 }
 
 fn remedy(error: &onvif::Error) -> &'static str {
-    if error.is_login() { ". Set ROIFLOW_INPUT_USER and ROIFLOW_INPUT_PASSWORD, or use --input-credentials" } else { "" }
+    let advice = ". Set ROIFLOW_INPUT_USER and ROIFLOW_INPUT_PASSWORD for the hosts in ROIFLOW_INPUT_HOSTS, or use --input-credentials";
+    if error.is_login() { advice } else { "" }
 }
 
 fn json(Found { device, streams }: &Found) -> serde_json::Value {

@@ -65,7 +65,7 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t = LogLevel::Warn, value_name = "LEVEL")]
     log: LogLevel,
 
-    /// Allow model descriptions to refer to files outside their own folders
+    /// Allow model descriptions and local playlists to refer to files outside their own folders
     #[arg(long, global = true)]
     allow_outside_files: bool,
 }

@@ -18,7 +18,7 @@ use super::service::Service;
 use super::signals;
 use super::telemetry::Telemetry;
 use super::terminal::Terminal;
-use crate::elements;
+use crate::elements::{self, guarded_source};
 use crate::frame::LastResult;
 use crate::pipeline::{self, SpoolFolder};
 use crate::publish::{self, Url};
@@ -113,6 +113,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
 
     let config = args.settings.config()?;
     let state = config.state.clone().map_or_else(serve::default_state, Ok)?;
+    guarded_source::install()?;
     let logins = args.settings.logins(terminal)?;
     let tls = config.tls().map_err(usage)?.map(Arc::new);
     let mut tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;

@@ -15,11 +15,12 @@ use super::service::Service;
 use super::signals;
 use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
+use crate::elements::guarded_source;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
     self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, ImageRate, Input, Interrupt, Limits, Logins,
     Models, Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels,
-    naming, outputs, streams,
+    naming, outputs, streams, uri::Uri,
 };
 use crate::publish::{self, Url};
 use crate::{folders, stages};
@@ -238,8 +239,11 @@ fn check_skipped(n_images: u64) -> anyhow::Result<()> {
 }
 
 pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
+    guarded_source::install()?;
+    let of_inputs: Vec<String> = args.input.iter().filter_map(|input| Uri::parse(input)?.host().map(str::to_owned)).collect();
     let (of_logins, file) = (terminal.clone(), args.input_credentials.clone());
-    let logins = Logins::new(move || Credentials::read(file.as_deref()), move |secrets| of_logins.hide(secrets))?;
+    let read = move || Ok(Credentials::read(file.as_deref())?.for_hosts(of_inputs.iter().cloned()));
+    let logins = Logins::new(read, move |secrets| of_logins.hide(secrets))?;
     args.publish.iter().for_each(|url| terminal.hide(publish::secrets(url)));
     logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
     let names = naming::names(&args.input, &args.name)?;

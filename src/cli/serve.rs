@@ -19,6 +19,7 @@ use super::service::Service;
 use super::signals;
 use super::telemetry::Telemetry;
 use super::terminal::Terminal;
+use crate::elements::guarded_source;
 use crate::pipeline::{self, Credentials, Logins, SpoolFolder};
 use crate::serve::{Destinations, Pipelines};
 use crate::{folders, publish, stages};
@@ -102,6 +103,7 @@ pub(super) fn serve(args: Args, telemetry: Option<&Telemetry>, terminal: &Termin
         writeln!(std::io::stdout(), "{token}")?;
         return Ok(());
     }
+    guarded_source::install()?;
     let logins = settings.logins(terminal)?;
     let tls = config.tls().map_err(|error| anyhow!(pipeline::Error::usage(error)))?.map(Arc::new);
     let tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
@@ -265,7 +267,7 @@ impl Settings {
     /// Reads the users and passwords of inputs, which no message shows from then on.
     pub(super) fn logins(&self, terminal: &Terminal) -> anyhow::Result<Logins> {
         let (of_logins, file) = (terminal.clone(), self.input_credentials.clone());
-        let logins = Logins::new(move || Credentials::read(file.as_deref()), move |secrets| of_logins.hide(secrets))?;
+        let logins = Logins::new(move || Credentials::read(file.as_deref())?.for_clients(), move |secrets| of_logins.hide(secrets))?;
         logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
         Ok(logins)
     }

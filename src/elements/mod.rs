@@ -11,6 +11,7 @@
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
 //! - The elements: [`source`], [`attach`], [`detect`], [`track`], [`mod@analytics`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
 //! - `records`: lines of JSON that elements send through [`publish`]. `scene`: lines and zones on their way to [`overlay`].
+//! - [`guarded_source`]: which addresses a playlist may name. [`redirects`]: limits the requests to cameras.
 //! - [`capi`]: the same results for C.
 //!
 //! An element never uses an inference request directly: it passes frames to an inference stage.
@@ -36,6 +37,7 @@ pub mod crop;
 pub mod detect;
 mod events;
 mod frames;
+pub mod guarded_source;
 mod if_exists;
 mod in_flight;
 mod infer;
@@ -57,6 +59,7 @@ mod properties;
 pub mod publish;
 pub mod record;
 mod records;
+pub mod redirects;
 mod regions;
 #[allow(unsafe_code, reason = "calls a C library that is loaded at run time")]
 mod relations;

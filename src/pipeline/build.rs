@@ -6,7 +6,7 @@ use gstreamer as gst;
 
 use super::plan::{Assignment, PUBLISH, SOURCE, WINDOW};
 use super::{Error, Input, Plan, Result, decoders, display, parse, properties, upright};
-use crate::elements::{self, publish::RoiPublish};
+use crate::elements::{self, guarded_source, publish::RoiPublish};
 
 /// Builds the pipeline without starting it.
 ///
@@ -20,8 +20,10 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     let pipeline = parse::launch(plan)?;
     plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
     if let Some(source) = pipeline.by_name(SOURCE).filter(|source| source.find_property("uri").is_some()) {
-        if let Input::Uri(uri) = &plan.input {
-            uri.open_with(&source);
+        match &plan.input {
+            Input::Uri(uri) => uri.open_with(&source),
+            Input::File(path) => guarded_source::allow_files(&source, path, plan.engine.allows_outside_files()),
+            _ => {}
         }
         // Do not decode audio and subtitles. This saves time, and avoids GStreamer's warnings about unlinked streams.
         source.connect_closure(

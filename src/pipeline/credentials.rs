@@ -1,5 +1,8 @@
 //! Reads users and passwords of inputs from the environment, or from a netrc file as curl and ftp use it, so that they need not be on the
 //! command line.
+//!
+//! The login of the environment names no host. It is used for the hosts in [`HOSTS`], or else for those that the command line names. A server,
+//! whose clients name hosts, accepts only logins with hosts.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -9,12 +12,15 @@ use super::{Error, Result};
 use crate::redaction::Secrets;
 use crate::stages::files;
 
-/// Environment variable with the user name for all inputs.
+/// Environment variable with the user name of inputs.
 pub const USER: &str = "ROIFLOW_INPUT_USER";
-/// Environment variable with the password for all inputs.
+/// Environment variable with the password of inputs.
 pub const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 /// Environment variable with the path of a file that contains the password, instead of [`PASSWORD`].
 pub const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
+
+/// Environment variable with the hosts that get the user and the password, with commas between.
+pub const HOSTS: &str = "ROIFLOW_INPUT_HOSTS";
 
 /// Maximum size of a credentials file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -31,13 +37,17 @@ pub struct Login {
 pub struct Credentials {
     /// Pairs of host and login. A login without a host (`None`) is for all hosts. The first match is used.
     entries: Vec<(Option<String>, Login)>,
+    /// The login of the environment.
+    of_environment: Login,
+    /// The hosts that get the login of the environment; `None`: [`HOSTS`] is not set.
+    hosts: Option<Vec<String>>,
     /// Warnings about credentials files that other users can read.
     warnings: Vec<String>,
 }
 
 impl Credentials {
-    /// Reads a netrc file, if `file` is given, and the environment variables. The credentials of the environment are used for
-    /// every host for which the file has none.
+    /// Reads a netrc file, if `file` is given, and the environment variables. The login of the environment is used for the hosts in
+    /// [`HOSTS`] for which the file has none.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or parsed.
@@ -60,10 +70,38 @@ impl Credentials {
             credentials.warnings.extend(warning);
             password = Some(text.trim_end_matches(['\n', '\r']).to_owned());
         }
-        if user.is_some() || password.is_some() {
-            credentials.entries.push((None, Login { user, password }));
-        }
+        credentials.of_environment = Login { user, password };
+        let hosts = variable(HOSTS)?.map(|text| words_of(&text));
+        credentials.hosts = hosts.filter(|hosts: &Vec<String>| !hosts.is_empty());
         Ok(credentials)
+    }
+
+    /// Uses the login of the environment for these hosts, unless [`HOSTS`] lists others. A host may include a port.
+    #[must_use]
+    pub fn for_hosts(mut self, named: impl IntoIterator<Item = String>) -> Self {
+        self.hosts.get_or_insert_with(|| named.into_iter().collect());
+        self
+    }
+
+    /// Returns the credentials for a server, whose clients name the hosts.
+    ///
+    /// # Errors
+    /// Returns `Usage` if a login is for all hosts.
+    pub fn for_clients(self) -> Result<Self> {
+        let has_login = self.of_environment != Login::default();
+        if has_login && self.hosts.is_none() {
+            return Err(Error::usage(format!(
+                "{USER}, {PASSWORD}: expected the hosts that get this login, got none. Clients of the server can name any host, so set {HOSTS} to \
+                 the hosts of the cameras, such as `192.168.1.20,gate.local:8554`, or use --input-credentials FILE"
+            )));
+        }
+        if self.entries.iter().any(|(machine, _)| machine.is_none()) {
+            return Err(Error::usage(
+                "--input-credentials: expected entries with `machine HOST`, got `default`. Clients of the server can name any host, so name each \
+                 host that gets a login",
+            ));
+        }
+        Ok(self)
     }
 
     /// Parses a netrc file: `machine HOST login USER password PASSWORD`, in any number of lines, and `default` for all other hosts.
@@ -90,32 +128,36 @@ impl Credentials {
                 _ => return Err(wrong(line, "machine, default, login or password")),
             }
         }
-        Ok(Self { entries, warnings: Vec::new() })
+        Ok(Self { entries, ..Self::default() })
     }
 
     /// Returns the login for `host`, which may include a port. If `user` is given, only an entry of that user, or without a user,
     /// is used.
     pub fn of(&self, host: &str, user: Option<&str>) -> Login {
-        let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-            Some((name, _)) => name,
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-        };
-        let is_of_host = |machine: &Option<String>| {
-            machine.as_ref().is_none_or(|machine| [host, name].iter().any(|host| machine.eq_ignore_ascii_case(host)))
-        };
+        let is_of_host = |machine: &Option<String>| machine.as_ref().is_none_or(|machine| is_host(machine, host));
         let is_of_user = |login: &Login| user.is_none() || login.user.is_none() || login.user.as_deref() == user;
         let mut fitting = self.entries.iter().filter(|(machine, login)| is_of_host(machine) && is_of_user(login));
         // An entry of the host itself takes precedence.
         let found = fitting.clone().find(|(machine, _)| machine.is_some()).or_else(|| fitting.next());
-        found.map(|(_, login)| login.clone()).unwrap_or_default()
+        let of_environment = || {
+            let is_listed = self.hosts.as_ref().is_some_and(|hosts| is_among(host, hosts));
+            Some(&self.of_environment).filter(|login| is_listed && is_of_user(login))
+        };
+        found.map(|(_, login)| login).or_else(of_environment).cloned().unwrap_or_default()
+    }
+
+    /// Returns the hosts for which this login is set by name.
+    pub(super) fn hosts_of(&self, login: &Login) -> Vec<String> {
+        let of_file = self.entries.iter().filter(|(_, other)| other == login).filter_map(|(machine, _)| machine.clone());
+        let of_environment = self.hosts.iter().flatten().filter(|_| self.of_environment == *login).cloned();
+        of_file.chain(of_environment).collect()
     }
 
     /// Returns the passwords, which must be removed from any text that is shown or logged.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::default();
-        for password in self.entries.iter().filter_map(|(_, login)| login.password.as_ref()) {
-            secrets.add(password);
-        }
+        let logins = self.entries.iter().map(|(_, login)| login).chain([&self.of_environment]);
+        logins.filter_map(|login| login.password.as_ref()).for_each(|password| secrets.add(password));
         secrets
     }
 
@@ -127,8 +169,26 @@ impl Credentials {
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Credentials({})", self.entries.len())
+        write!(f, "Credentials({})", self.entries.len() + usize::from(self.of_environment != Login::default()))
     }
+}
+
+/// Whether a host, which may include a port, is in a list. A host without a port in the list stands for all its ports.
+pub(super) fn is_among(host: &str, hosts: &[String]) -> bool {
+    hosts.iter().any(|listed| is_host(listed, host))
+}
+
+fn is_host(listed: &str, host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((name, _)) => name,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    [host, name].iter().any(|host| listed.eq_ignore_ascii_case(host)) || listed.trim_matches(['[', ']']).eq_ignore_ascii_case(name)
+}
+
+/// Returns the parts of a list, with commas or spaces between.
+fn words_of(list: &str) -> Vec<String> {
+    list.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 /// Returns the words of a netrc file with their line numbers, without comments and macros. A macro ends at an empty line.
@@ -203,6 +263,39 @@ fn read(path: &Path, what: &str) -> Result<(String, Option<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn login_of_the_environment_is_for_listed_hosts() {
+        let login = Login { user: Some("u".into()), password: Some("hunter22".into()) };
+        let of_environment = Credentials { of_environment: login.clone(), ..Credentials::default() };
+        let hosts = |hosts: &str| Credentials { hosts: Some(words_of(hosts)), ..of_environment.clone() };
+        let listed = hosts("door, gate:8554\n[::1],::2");
+        for (host, is_listed) in [
+            ("door", true),
+            ("DOOR:554", true),
+            ("gate:8554", true),
+            ("gate", false),
+            ("gate:554", false),
+            ("[::1]:554", true),
+            ("[::2]", true),
+            ("door.evil", false),
+            ("evil", false),
+            ("", false),
+        ] {
+            assert_eq!(listed.of(host, None) == login, is_listed, "{host}");
+            // The list takes precedence over hosts of the command line.
+            assert_eq!(listed.clone().for_hosts(["evil".to_owned()]).of(host, None) == login, is_listed, "{host}");
+        }
+        assert!(of_environment.of("door", None) == Login::default());
+        assert!(of_environment.clone().for_hosts(["door".to_owned()]).of("door", None) == login);
+        assert_eq!(of_environment.hosts_of(&login), Vec::<String>::new());
+        let error = of_environment.for_clients().unwrap_err().to_string();
+        assert!(error.contains(HOSTS) && !error.contains("hunter22"), "{error}");
+        assert!(listed.for_clients().is_ok());
+        assert!(Credentials::netrc("machine a login b password c").unwrap().for_clients().is_ok());
+        let error = Credentials::netrc("machine a login b password c\ndefault login d password e").unwrap().for_clients().unwrap_err();
+        assert!(error.to_string().contains("got `default`"), "{error}");
+    }
 
     #[test]
     fn netrc_syntax_is_parsed() {

@@ -12,7 +12,7 @@ use super::handle::{Board, Event, StreamId};
 use super::run::MAX_WARNINGS;
 use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request, Way};
-use super::{Ending, Error, Input, Plan, Result, live, prepare};
+use super::{Ending, Error, Input, Plan, Result, Uri, live, prepare};
 use crate::restart::{Backoff, End, random};
 use crate::stages::Snapshot;
 
@@ -50,6 +50,8 @@ pub(super) struct Life {
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
+    /// The address that the next session opens instead of that of the plan, because its server has redirected the last session.
+    redirected_to: Option<Uri>,
     /// The combined ending of all sessions that have ended.
     past: Ending,
     abandoned: Vec<Weak<Parts>>,
@@ -104,6 +106,7 @@ impl Life {
             is_requested: false,
             leaving: None,
             carried: Carried::default(),
+            redirected_to: None,
             past: Ending::default(),
             abandoned: Vec::new(),
             blocked_since: None,
@@ -329,6 +332,9 @@ impl Life {
             outage.n_attempts += 1;
         }
         let mut plan = self.carried.plan(&self.plan);
+        if let Some(uri) = self.redirected_to.take() {
+            plan.input = Input::Uri(uri);
+        }
         if let Some(limit) = self.limit_at {
             plan.limits.duration = Some(limit.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
@@ -390,6 +396,7 @@ impl Life {
         self.check_back();
         let State::Running(session) = &self.state else { return ControlFlow::Continue(()) };
         let frames = session.frames();
+        let redirected_to = session.redirected_to().filter(|_| frames.is_none() && !self.plan.outputs.application).cloned();
         let Finished { ending, error, end, carried } = finished;
         let is_requested = self.is_requested || ending.interrupted && self.next_plan.is_none();
         self.past = self.past.and(ending);
@@ -413,6 +420,12 @@ impl Life {
                 self.build(Instant::now());
                 return ControlFlow::Continue(());
             }
+        }
+        if redirected_to.is_some() && error.is_some() && !is_requested {
+            self.redirected_to = redirected_to;
+            self.carried = std::mem::take(&mut self.carried).and(carried.unwrap_or_default());
+            self.build(Instant::now());
+            return ControlFlow::Continue(());
         }
         let is_live = matches!(&self.plan.input, Input::Uri(uri) if uri.is_live());
         let can_restart = matches!(self.plan.input, Input::Uri(_)) && self.plan.can_restart();

@@ -10,7 +10,7 @@ use gstreamer as gst;
 use super::plan::ENTRY;
 use super::reasons::Reason;
 use super::spec::Spec;
-use super::{Error, Input, Outputs, Plan, Result, build, reasons, watch};
+use super::{Error, Input, Outputs, Plan, Result, Uri, build, reasons, uri, watch};
 use crate::elements::caps;
 
 /// Time over which the frame rate is measured.
@@ -43,11 +43,18 @@ struct Arrival {
 /// # Errors
 /// Returns why the input cannot be opened or decoded, without credentials.
 pub fn probe(input: Input, limit: Duration) -> Result<Video> {
-    let secrets = input.secrets();
-    open(input, limit).map_err(|error| error.scrubbed(&secrets))
+    let (mut input, deadline) = (input, Instant::now() + limit);
+    loop {
+        let (secrets, mut redirected_to) = (input.secrets(), None);
+        match (open(input, (limit, deadline), &mut redirected_to), redirected_to) {
+            (Err(_), Some(uri)) => input = Input::Uri(uri),
+            (opened, _) => return opened.map_err(|error| error.scrubbed(&secrets)),
+        }
+    }
 }
 
-fn open(input: Input, limit: Duration) -> Result<Video> {
+/// Opens an input. Sets `redirected_to` if the server redirects, and the source does not follow.
+fn open(input: Input, (limit, deadline): (Duration, Instant), redirected_to: &mut Option<Uri>) -> Result<Video> {
     let is_live = matches!(&input, Input::Uri(uri) if uri.is_live());
     let spec = Spec::parse(DESCRIPTION, Path::new("probe"))?;
     let plan = Plan::resolve(&spec, &[], input, Outputs::default())?;
@@ -63,7 +70,7 @@ fn open(input: Input, limit: Duration) -> Result<Video> {
     let stopped = Stopped(&pipeline);
     // The reason is on the bus, or follows there.
     let _started = pipeline.set_state(gst::State::Playing);
-    let seen = frames(&plan, &pipeline, &arrivals, Instant::now() + limit)?;
+    let seen = frames(&plan, (&pipeline, &arrivals), deadline, redirected_to)?;
     let Some((first, n_frames, last)) = seen else {
         let seconds = limit.as_secs();
         return Err(Error::failed(format!(
@@ -85,9 +92,9 @@ fn open(input: Input, limit: Duration) -> Result<Video> {
 /// Waits for frames. Returns the first one, the number of frames, and the time of the last one. `None`: no frame in time.
 fn frames(
     plan: &Plan,
-    pipeline: &gst::Pipeline,
-    arrivals: &mpsc::Receiver<Arrival>,
+    (pipeline, arrivals): (&gst::Pipeline, &mpsc::Receiver<Arrival>),
     deadline: Instant,
+    redirected_to: &mut Option<Uri>,
 ) -> Result<Option<(Arrival, u64, Instant)>> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut first: Option<Arrival> = None;
@@ -102,12 +109,17 @@ fn frames(
         let Some(time_left) = deadline.checked_duration_since(now).filter(|_| !is_known) else { break };
         let wait = time_left.min(Duration::from_millis(50));
         let wait = gst::ClockTime::from_nseconds(wait.as_nanos() as u64);
-        let Some(message) = bus.timed_pop_filtered(wait, &[gst::MessageType::Error, gst::MessageType::Eos]) else { continue };
+        let types = [gst::MessageType::Error, gst::MessageType::Eos, gst::MessageType::Element];
+        let Some(message) = bus.timed_pop_filtered(wait, &types) else { continue };
+        if let (Input::Uri(uri), Some(location)) = (&plan.input, uri::redirect(&message)) {
+            *redirected_to = uri.redirected_to(&location);
+        }
         match message.view() {
             // A source may fail after its first frames; they answer the question.
             gst::MessageView::Error(_) if first.is_none() => {
                 return Err(Reason::OfElement { message: message.clone(), has_played: false }.explain(plan));
             }
+            gst::MessageView::Element(_) => {}
             _ => break,
         }
     }

@@ -80,7 +80,7 @@ impl Reason {
 fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error {
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
     tracing::debug!("{}", plan.input.secrets().scrub(&details));
-    let text = reason.message().trim_end_matches('.').to_owned();
+    let text = without_debug(reason.message()).trim_end_matches('.').to_owned();
     let is_no_media = matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
     if !is_from_source(plan, error.src()) && !is_no_media {
         let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
@@ -88,7 +88,7 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     }
     let name = name(plan);
     let what = if has_played { "lost the source" } else { "cannot play" };
-    if let Some(answer) = answer(error) {
+    if let Some(answer) = missing_login(plan, error).or_else(|| answer(error)) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
     // If no connection was made, network elements do not report why. So try to connect, and report the reason of that failure.
@@ -103,6 +103,12 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     let no_video = flow == Some(gst::FlowError::NotLinked.into_glib()) || reason.kind() == Some(gst::CoreError::MissingPlugin);
     let hint = if no_video { "; expected a file or stream with video" } else { "" };
     Error::failed(format!("{what} `{name}`: {text}{hint}"))
+}
+
+/// Returns the text of an error without the debug information of another error, which elements append that fetch the parts of a playlist.
+fn without_debug(text: &str) -> &str {
+    let end = [": ../", ": src/"].iter().filter_map(|file| text.find(file)).min();
+    &text[..end.unwrap_or(text.len())]
 }
 
 /// Returns the protocol and the status code with which an HTTP or RTSP server has refused a request; `None` if the error has no
@@ -124,6 +130,15 @@ fn answer(error: &gst::message::Error) -> Option<String> {
         _ => "the server refused",
     };
     Some(format!("{advice} ({protocol} status {code})"))
+}
+
+/// Returns why a server refuses a request without a login, if it is not the server that gets the login of the input.
+fn missing_login(plan: &Plan, error: &gst::message::Error) -> Option<String> {
+    let Input::Uri(uri) = &plan.input else { return None };
+    let (_, code) = status(error).filter(|(_, code)| *code == 401)?;
+    let origin = error.src()?.downcast_ref::<gst::Element>().filter(|element| is_network(element))?;
+    let reason = uri.missing_login(&origin.property::<Option<String>>("location")?)?;
+    Some(format!("{reason} (status {code})"))
 }
 
 fn is_network(element: &gst::Element) -> bool {
@@ -163,7 +178,7 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
 }
 
 /// Returns the scheme, host and port of a URI.
-fn address(uri: &str) -> Option<(String, String, u16)> {
+pub(super) fn address(uri: &str) -> Option<(String, String, u16)> {
     let (scheme, rest) = uri.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);

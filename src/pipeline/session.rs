@@ -20,8 +20,8 @@ use super::stats::Meter;
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{
-    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, live, outputs, reasons,
-    tap,
+    Ending, Error, ErrorKind, Input, Plan, Progress, Result, Uri, arrival, build, display, images, images_out, limits, live, outputs,
+    reasons, tap, uri,
 };
 use crate::elements;
 use crate::elements::publish::{self, RoiPublish};
@@ -67,6 +67,8 @@ pub(super) struct Session {
     gate: Option<Gate>,
     /// The outputs that could not be written.
     unwritable: Vec<gst::Object>,
+    /// The address to which the server of the input redirects, if its source element did not follow.
+    redirected_to: Option<Uri>,
 }
 
 /// A pipeline that is built, and that no stream supervises yet.
@@ -255,7 +257,8 @@ impl NewSession {
         let bus = parts.pipeline.bus().expect("a pipeline has a bus");
         bus.set_sync_handler(move |_, message| {
             use gst::MessageView::{Application, Eos, Error, Info, Latency, SegmentDone, Warning};
-            if matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Info(_) | Application(_) | SegmentDone(_) | Latency(_)) {
+            let is_handled = matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Info(_) | Application(_) | SegmentDone(_) | Latency(_));
+            if is_handled || uri::redirect(message).is_some() {
                 to_loop.send(supervisor::Input::OfSession(stream, attempt, Request::Message(message.clone())));
             }
             gst::BusSyncReply::Drop
@@ -263,7 +266,8 @@ impl NewSession {
         let repeats = parts.plan.outputs.repeat && matches!(parts.plan.input, Input::File(_));
         let gate = repeats.then(|| Gate::closed(&parts.pipeline)).flatten();
         let (state, timer, ending) = (State::Playing, Instant::now() + TICK, Ending { warnings, ..Ending::default() });
-        Session { stream, attempt, board, inbox, parts, state, timer, ending, repeats, gate, unwritable: Vec::new() }
+        let (unwritable, redirected_to) = (Vec::new(), None);
+        Session { stream, attempt, board, inbox, parts, state, timer, ending, repeats, gate, unwritable, redirected_to }
     }
 }
 
@@ -276,6 +280,11 @@ impl Session {
     /// Returns the size of the frames; `None` before the first frame.
     pub(super) fn frame_size(&self) -> Option<Size> {
         carry::frame_size(&self.parts.pipeline)
+    }
+
+    /// Returns the address to which the server of the input redirects, if the stream has to follow.
+    pub(super) fn redirected_to(&self) -> Option<&Uri> {
+        self.redirected_to.as_ref()
     }
 
     /// Returns a weak reference to the data of a pipeline that did not stop in time. The data is freed when the pipeline has ended.
@@ -470,6 +479,9 @@ impl Session {
     fn on_message(&mut self, message: &gst::Message) {
         if matches!(self.state, State::Stopping(_)) {
             return;
+        }
+        if let (Input::Uri(uri), Some(location)) = (&self.parts.plan.input, uri::redirect(message)) {
+            self.redirected_to = uri.redirected_to(&location);
         }
         match message.view() {
             gst::MessageView::Eos(_) => {

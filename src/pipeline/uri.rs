@@ -2,19 +2,30 @@
 //!
 //! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and logs
 //! cannot contain user and password. A password may contain special characters without percent-encoding, such as `pa/ss`.
+//!
+//! A login belongs to one host and port. The source elements would send it to each server to which the first one redirects them. So an
+//! `rtspsrc` loses its login when it leaves this place, and redirects of a `souphttpsrc` with a login are followed by a new pipeline.
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::credentials::{Credentials, Login};
+use super::credentials::{self, Credentials, Login};
 use super::logins::Logins;
-use super::{Error, Result};
+use super::{Error, Result, reasons, watch};
+use crate::elements::redirects;
 use crate::redaction::{self, Secrets, percent_encoded};
 use crate::restart::is_live_scheme;
+
+/// Host, in lower case, and port of a server.
+type Place = (String, u16);
+
+/// Maximum number of redirects that are followed.
+const MAX_REDIRECTS: u8 = 5;
 
 /// Address of an input. `Debug` and `Display` output contains no credentials. Two addresses are equal if the user has given the same text.
 #[derive(Clone)]
@@ -25,8 +36,14 @@ pub struct Uri {
     scheme: String,
     /// The address that GStreamer opens.
     location: String,
+    /// The host and port that get the login: those of the address before all redirects. `None` if they are not clear.
+    home: Option<Place>,
     /// User and password, which are set as properties of the source element.
     login: Login,
+    /// Further hosts that get the login after a redirect, because the user has set the same login for them.
+    login_hosts: Vec<String>,
+    /// Number of redirects to `location`.
+    n_redirects: u8,
     /// Passphrase of SRT.
     passphrase: Option<String>,
     /// Where the login comes from, if it may change.
@@ -62,18 +79,37 @@ impl Uri {
             None => Login::default(),
         };
         let location = format!("{scheme}://{rest}");
-        Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None, logins: None })
+        Some(Self::new(text.to_owned(), scheme, location, login))
+    }
+
+    fn new(typed: String, scheme: String, location: String, login: Login) -> Self {
+        let mut uri = Self { typed, scheme, location, home: None, login, login_hosts: Vec::new(), n_redirects: 0, passphrase: None, logins: None };
+        uri.home = uri.place();
+        uri
     }
 
     /// The address of standard input, written as `-`.
     pub fn stdin() -> Self {
-        let (typed, scheme, location) = ("-".to_owned(), "fd".to_owned(), "fd://0".to_owned());
-        Self { typed, scheme, location, login: Login::default(), passphrase: None, logins: None }
+        Self::new("-".to_owned(), "fd".to_owned(), "fd://0".to_owned(), Login::default())
+    }
+
+    /// Returns the host of the address, with its port if it has one; `None` if GStreamer may read another host from the address.
+    pub fn host(&self) -> Option<&str> {
+        let rest = self.location.split_once("://").map_or("", |(_, rest)| rest);
+        // GStreamer takes `x#@host` and `x\@host` for the host `host`, and other programs take them for `x`.
+        let is_clear = !rest.split('/').next().unwrap_or_default().contains(['@', '\\']);
+        is_clear.then(|| host(&self.location)).filter(|host| !host.is_empty())
     }
 
     /// Whether the data arrives through an open file descriptor, which cannot be opened again.
     pub fn is_descriptor(&self) -> bool {
         self.scheme == "fd"
+    }
+
+    /// Returns the host and port of the address.
+    fn place(&self) -> Option<Place> {
+        self.host()?;
+        reasons::address(&self.location).map(|(_, host, port)| (host.to_lowercase(), port))
     }
 
     /// Whether the address is that of a live source. HTTP addresses do not count as live, because they may name a file.
@@ -89,7 +125,9 @@ impl Uri {
         if self.login.password.is_some() || !is_network(&self.scheme) {
             return Ok(self);
         }
-        let found = credentials.of(host(&self.location), self.login.user.as_deref());
+        let Some(host) = self.host() else { return Ok(self) };
+        let found = credentials.of(host, self.login.user.as_deref());
+        self.login_hosts = credentials.hosts_of(&found);
         if self.scheme == "srt" {
             self.passphrase = found.password;
             return Ok(self);
@@ -123,9 +161,11 @@ impl Uri {
 
     /// Returns the same address with the login that is valid now. Reads files.
     pub(super) fn with_newest_login(&self) -> Self {
-        let Some((logins, typed)) = self.logins.as_ref().zip(Self::parse(&self.typed)) else { return self.clone() };
+        // After a redirect, the address is not the one that the user has given.
+        let typed = Self::parse(&self.typed).filter(|_| self.n_redirects == 0);
+        let Some((logins, typed)) = self.logins.as_ref().zip(typed) else { return self.clone() };
         match typed.with_credentials(&logins.newest()) {
-            Ok(Self { location, login, passphrase, .. }) => Self { location, login, passphrase, ..self.clone() },
+            Ok(Self { location, login, login_hosts, passphrase, .. }) => Self { location, login, login_hosts, passphrase, ..self.clone() },
             Err(error) => {
                 tracing::warn!("the earlier login stays in use: {error}");
                 self.clone()
@@ -157,17 +197,49 @@ impl Uri {
         opener.set_property("uri", &self.location);
     }
 
+    /// Whether the login may be sent to the server of an address.
+    fn may_log_in(&self, location: &str) -> bool {
+        let Some(uri) = Self::parse(location) else { return false };
+        let is_listed = || uri.host().is_some_and(|host| credentials::is_among(host, &self.login_hosts));
+        uri.place().is_some_and(|place| Some(place) == self.home) || is_listed()
+    }
+
+    /// Returns the address to which the server of this address redirects; `None` if it is no address of the same protocol, or after too
+    /// many redirects.
+    pub(super) fn redirected_to(&self, location: &str) -> Option<Self> {
+        let target = Self::parse(&resolved(&self.location, location)?)
+            .filter(|target| target.scheme.starts_with("http") && self.n_redirects < MAX_REDIRECTS)?;
+        let from = if target.login.user.is_some() { target.clone() } else { self.clone() };
+        let typed = self.typed.clone();
+        Some(Self { typed, scheme: target.scheme, location: target.location, n_redirects: self.n_redirects + 1, ..from })
+    }
+
+    /// Returns why a server refuses this address, if it is another server than the one that gets the login. `location` is the address that
+    /// the source has opened, after its redirects.
+    pub(super) fn missing_login(&self, location: &str) -> Option<String> {
+        let has_login = self.login.password.is_some() && !self.may_log_in(location);
+        has_login.then(|| {
+            let (home, _) = self.home.clone().unwrap_or_default();
+            let location = redaction::redact(location);
+            format!("the server {home} redirects to `{location}`, which does not get its login. Set a login for the host of that address")
+        })
+    }
+
     fn log_in(&self, element: &gst::Element) {
         let has = |property: &str| element.find_property(property).is_some_and(|spec| spec.value_type() == String::static_type());
-        let is_for_host = || {
-            let location = element.property::<Option<String>>("location");
-            location.is_some_and(|location| host(&location).eq_ignore_ascii_case(host(&self.location)))
-        };
-        if has("user-id") && has("user-pw") && has("location") && is_for_host() && takes_login(&self.scheme) {
-            for (property, value) in [("user-id", &self.login.user), ("user-pw", &self.login.password)] {
-                if let Some(value) = value {
-                    element.set_property(property, value);
-                }
+        let is_rtsp = watch::factory_name(element) == "rtspsrc";
+        if is_rtsp {
+            redirects::limit(element);
+        }
+        let has_login = self.login.user.is_some() && takes_login(&self.scheme) && has("user-id") && has("user-pw") && has("location");
+        if has_login && element.property::<Option<String>>("location").is_some_and(|location| self.may_log_in(&location)) {
+            if is_rtsp {
+                self.log_in_at_home(element);
+                return;
+            }
+            self.set_login(element, true);
+            if element.find_property("automatic-redirect").is_some() {
+                element.set_property("automatic-redirect", false);
             }
         }
         if let Some(passphrase) = self.passphrase.as_ref().filter(|_| has("passphrase")) {
@@ -176,10 +248,60 @@ impl Uri {
     }
 }
 
+impl Uri {
+    /// Sets or removes the login of a source element.
+    fn set_login(&self, element: &gst::Element, is_set: bool) {
+        for (property, value) in [("user-id", &self.login.user), ("user-pw", &self.login.password)] {
+            element.set_property(property, value.as_ref().filter(|_| is_set));
+        }
+    }
+
+    /// Sets the login of an `rtspsrc`, and removes it while a redirect has led to a server that must not get it.
+    fn log_in_at_home(&self, rtspsrc: &gst::Element) {
+        if self.scheme.starts_with("rtsph") {
+            // A tunnel through HTTP sends the login before the first request, so no signal comes first. A login in the address is not
+            // used for other addresses.
+            let (user, password) = (self.login.user.as_deref().unwrap_or_default(), self.login.password.as_deref().unwrap_or_default());
+            let login = format!("://{}:{}@", percent_encoded(user), percent_encoded(password));
+            rtspsrc.set_property("location", self.location.replacen("://", &login, 1));
+            if rtspsrc.find_property("ignore-x-server-reply").is_some() {
+                // This header of a reply names another host, to which the tunnel would send the login.
+                rtspsrc.set_property("ignore-x-server-reply", true);
+            }
+            return;
+        }
+        self.set_login(rtspsrc, true);
+        let (uri, last) = (self.clone(), Mutex::new(self.location.clone()));
+        rtspsrc.connect("before-send", false, move |values| {
+            // `location` changes with a redirect, before the first request to the other server.
+            if let Some(Ok(source)) = values.first().map(|value| value.get::<gst::Element>())
+                && let Some(location) = source.property::<Option<String>>("location")
+                && let mut last = last.lock().unwrap_or_else(PoisonError::into_inner)
+                && *last != location
+            {
+                uri.set_login(&source, uri.may_log_in(&location));
+                *last = location;
+            }
+            Some(true.to_value())
+        });
+    }
+}
+
 impl fmt::Debug for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Uri({})", self.shown())
     }
+}
+
+/// Returns the address to which a server redirects, from a message of an input's source that does not follow redirects.
+pub(super) fn redirect(message: &gst::Message) -> Option<String> {
+    let gst::MessageView::Element(element) = message.view() else { return None };
+    let headers = element.structure().filter(|structure| structure.name() == "http-headers")?;
+    // The sources of the parts of a playlist have other names.
+    element.src().filter(|source| source.name() == "source")?;
+    headers.get::<u32>("http-status-code").ok().filter(|code| (300..400).contains(code))?;
+    let response = headers.get::<gst::Structure>("response-headers").ok()?;
+    response.iter().find(|(name, _)| name.eq_ignore_ascii_case("location")).and_then(|(_, value)| value.get::<String>().ok())
 }
 
 /// Returns the `file:` URI of a path, which need not be UTF-8.
@@ -222,6 +344,22 @@ fn host(location: &str) -> &str {
     &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())]
 }
 
+/// Returns the absolute address of a reference in a document with the address `base`.
+fn resolved(base: &str, reference: &str) -> Option<String> {
+    let (scheme, rest) = base.split_once("://")?;
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let path = rest.split(['?', '#']).next().unwrap_or_default();
+    let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
+    let is_absolute = reference.split(['/', '?', '#']).next().is_some_and(|first| first.ends_with(':'));
+    Some(match reference {
+        _ if is_absolute => reference.to_owned(),
+        _ if reference.starts_with("//") => format!("{scheme}:{reference}"),
+        _ if reference.starts_with('/') => format!("{scheme}://{authority}{reference}"),
+        _ if reference.starts_with('?') => format!("{scheme}://{authority}{path}{reference}"),
+        _ => format!("{scheme}://{authority}{folder}{reference}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +383,60 @@ mod tests {
         }
         for none in ["clip.mp4", "://x", "1a://x", "a b://x", "rtsp:/u:p@h"] {
             assert_eq!(Uri::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn references_are_resolved() {
+        for (reference, address) in [
+            ("https://other:81/x", "https://other:81/x"),
+            ("//other/x", "http://other/x"),
+            ("/x?y", "http://host:80/x?y"),
+            ("x/y:z", "http://host:80/a/x/y:z"),
+            ("../x", "http://host:80/a/../x"),
+            ("?x", "http://host:80/a/b?x"),
+        ] {
+            assert_eq!(resolved("http://host:80/a/b?c#d", reference).as_deref(), Some(address), "{reference}");
+        }
+        assert_eq!(resolved("http://host", "x").as_deref(), Some("http://host/x"));
+    }
+
+    #[test]
+    fn login_follows_to_its_own_host_and_to_hosts_with_the_same_login() {
+        let text = "machine host:8080 login u password p\nmachine other login u password p\nmachine third login u password q";
+        let uri = Uri::parse("http://host:8080/x").unwrap().with_credentials(&Credentials::netrc(text).unwrap()).unwrap();
+        for (location, may) in [
+            ("http://HOST:8080/y", true),
+            ("/y", true),
+            ("http://other/y", true),
+            ("https://other:1/y", true),
+            ("http://host/y", false),
+            ("https://host:8080/y", true),
+            ("http://third/y", false),
+            ("http://host:8080#@evil/y", false),
+            ("http://host:8080\\@evil/y", false),
+            ("http://host:8080@evil/y", false),
+            ("//evil/host:8080", false),
+        ] {
+            let next = uri.redirected_to(location).unwrap_or_else(|| panic!("{location}"));
+            // A login in the new address is that of the other server.
+            assert_eq!(next.may_log_in(&next.location) && next.home == uri.home, may, "{location}");
+        }
+        for other in ["file:///etc/passwd", "rtsp://host:8080/y", "fd://0"] {
+            assert_eq!(uri.redirected_to(other), None, "{other}");
+        }
+        let last = (0..MAX_REDIRECTS).fold(uri, |uri, _| uri.redirected_to("/y").unwrap());
+        assert_eq!(last.redirected_to("/y"), None);
+    }
+
+    #[test]
+    fn hosts_that_programs_read_differently_get_no_login() {
+        let credentials = Credentials::netrc("machine host login a password b\nmachine evil login c password d").unwrap();
+        for typed in
+            ["rtsp://host#@evil/x", "rtsp://host:554#@evil/x", "http://host\\@evil/x", "http://host\\evil/x", "rtmp://host:1#@evil/x"]
+        {
+            let uri = Uri::parse(typed).unwrap().with_credentials(&credentials).unwrap();
+            assert_eq!(uri.login.password, None, "{typed}");
         }
     }
 

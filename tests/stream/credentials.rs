@@ -8,15 +8,16 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::cli::{Folder, check_fails, command, lines, roiflow};
+use crate::serve::Served;
 
 /// A local server. For each request, a function gets the lines of the request and returns the response.
-struct Server {
-    port: u16,
+pub struct Server {
+    pub port: u16,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    fn new(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
+    pub fn new(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -30,7 +31,7 @@ impl Server {
         Self { port, requests }
     }
 
-    fn requests(&self) -> String {
+    pub fn requests(&self) -> String {
         self.requests.lock().unwrap().join("\n")
     }
 }
@@ -92,6 +93,7 @@ fn everything(folder: &Folder, output: &Output, but: &[&str]) -> String {
 const USER: &str = "ROIFLOW_INPUT_USER";
 const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
+const HOSTS: &str = "ROIFLOW_INPUT_HOSTS";
 
 #[test]
 fn protected_clip_opens_with_password_from_any_source() {
@@ -176,6 +178,169 @@ fn only_the_camera_receives_credentials() {
         assert!(authorized.iter().any(|line| line.ends_with(&base64("camera:pa/ss#w@rd"))), "{way}: {requests}\n{said}");
         assert!(!said.contains("pa/ss#w") && !requests.contains("pa/ss"), "{way}: {said}\n{requests}");
     }
+}
+
+/// The header of a request that has the login of the tests.
+fn login() -> String {
+    format!("Authorization: Basic {}", base64("camera:hunter22"))
+}
+
+/// Returns an RTSP server. `describe` returns status and headers of the answer to DESCRIBE, from the request.
+fn rtsp_server(describe: impl Fn(&str) -> String + Send + Sync + 'static) -> Server {
+    Server::new(move |request| {
+        let sequence = request.lines().find(|line| line.starts_with("CSeq")).unwrap_or("CSeq: 0").to_owned();
+        let answer =
+            if request.starts_with("OPTIONS") { "200 OK\r\nPublic: OPTIONS, DESCRIBE, SETUP, PLAY".to_owned() } else { describe(request) };
+        format!("RTSP/1.0 {answer}\r\n{sequence}\r\n\r\n").into_bytes()
+    })
+}
+
+const CHALLENGE: &str = "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"";
+
+/// Returns an RTSP server that refuses all logins.
+fn closed_camera() -> Server {
+    rtsp_server(|_| CHALLENGE.to_owned())
+}
+
+/// Returns an RTSP server that redirects clients with the login. `HOME` in the new address becomes the host of the server itself.
+fn moved_camera(to: String) -> Server {
+    rtsp_server(move |request| {
+        let home = request.split('/').nth(2).unwrap_or_default();
+        match request.contains(&login()) {
+            true => format!("302 Found\r\nLocation: {}", to.replace("HOME", home)),
+            false => CHALLENGE.to_owned(),
+        }
+    })
+}
+
+/// Runs on an input with environment variables and options.
+fn run(folder: &Folder, input: &str, variables: &[(&str, &str)], options: &[&str]) -> (Output, String) {
+    let mut running = command();
+    let json = folder.file("o.jsonl");
+    let _was_there = std::fs::remove_file(&json);
+    running.args(["run", &folder.file("colors.toml"), "-q", "--restart", "never", "--input", input, "--json", &json]);
+    let output = running.args(options).envs(variables.iter().copied()).stdin(Stdio::null()).output().unwrap();
+    let said = everything(folder, &output, &["netrc", "clip.mkv"]);
+    assert!(!said.contains("hunter22"), "{said}");
+    (output, said)
+}
+
+#[test]
+fn login_of_an_rtsp_camera_stays_with_its_host() {
+    let folder = Folder::new("credentials-moved");
+    let other = closed_camera();
+    let elsewhere = format!("rtsp://127.0.0.1:{}/other", other.port);
+    let camera = moved_camera(elsewhere.clone());
+    // A client that takes the text before `#` for the host would send the login to the other server.
+    let disguised = moved_camera(format!("rtsp://HOME#@127.0.0.1:{}/other", other.port));
+    let home = format!("127.0.0.1:{}", camera.port);
+    let environment = [(USER, "camera"), (PASSWORD, "hunter22")];
+    let netrc = folder.file("netrc");
+    std::fs::write(&netrc, format!("machine {home} login camera password hunter22\n")).unwrap();
+    let with_file = ["--input-credentials", &*netrc];
+    for (way, input, variables, options) in [
+        ("address", format!("rtsp://camera:hunter22@{home}/live"), &[][..], &[][..]),
+        ("environment", format!("rtsp://{home}/live"), &environment[..], &[]),
+        ("listed", format!("rtsp://{home}/live"), &[environment[0], environment[1], (HOSTS, &*home)], &[]),
+        ("netrc", format!("rtsp://{home}/live"), &[], &with_file[..]),
+        ("disguised", format!("rtsp://camera:hunter22@127.0.0.1:{}/live", disguised.port), &[], &[]),
+    ] {
+        other.requests.lock().unwrap().clear();
+        let (output, said) = run(&folder, &input, variables, options);
+        assert_eq!(output.status.code(), Some(1), "{way}: {said}");
+        let requests = other.requests();
+        assert!(requests.contains("DESCRIBE") && !requests.contains(&login()), "{way}: {requests}{said}");
+        let first = if way == "disguised" { &disguised } else { &camera };
+        assert!(first.requests().contains(&login()), "{way}: {}", first.requests());
+        assert!(said.contains("redirects to") && (way == "disguised" || said.contains(&elsewhere)), "{way}: {said}");
+    }
+    // The user may set the same login for the other host.
+    let place = format!("127.0.0.1:{}", other.port);
+    std::fs::write(&netrc, format!("machine {home} login camera password hunter22\nmachine {place} login camera password hunter22\n"))
+        .unwrap();
+    let hosts = format!("{home}, {place}");
+    for (variables, options) in [(&[][..], &with_file[..]), (&[environment[0], environment[1], (HOSTS, &*hosts)], &[])] {
+        other.requests.lock().unwrap().clear();
+        let (_, said) = run(&folder, &format!("rtsp://{home}/live"), variables, options);
+        assert!(other.requests().contains(&login()), "{options:?}: {said}");
+    }
+}
+
+#[test]
+fn rtsp_redirects_are_limited() {
+    let folder = Folder::new("credentials-circle");
+    let camera = rtsp_server(|request| {
+        let address = request.split_whitespace().nth(1).unwrap_or_default();
+        format!("302 Found\r\nLocation: {address}")
+    });
+    let (output, said) = run(&folder, &format!("rtsp://127.0.0.1:{}/live", camera.port), &[], &["--source-timeout", "60"]);
+    assert!(output.status.code() == Some(1) && said.contains("redirects in a circle"), "{said}");
+    let n_requests = camera.requests.lock().unwrap().len();
+    assert!((3..=64).contains(&n_requests), "{n_requests} requests");
+}
+
+/// Returns an HTTP server that sends a clip to clients with the login, and redirects other paths.
+fn http_camera(clip: Vec<u8>, to: String) -> Server {
+    Server::new(move |request| {
+        let path = request.split_whitespace().nth(1).unwrap_or_default();
+        let redirect = |to: &str| format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n").into_bytes();
+        // This redirect comes before the login.
+        if path == "/early" {
+            return redirect("/clip.mkv");
+        }
+        if !request.contains(&login()) {
+            return format!("HTTP/1.1 {CHALLENGE}\r\nContent-Length: 0\r\n\r\n").into_bytes();
+        }
+        match path {
+            "/relative" => redirect("clip.mkv"),
+            "/twice" => redirect("/relative"),
+            "/circle" => redirect("/circle"),
+            "/elsewhere" => redirect(&to),
+            _ => {
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Type: video/x-matroska\r\nContent-Length: {}\r\n\r\n", clip.len());
+                [head.as_bytes(), &clip].concat()
+            }
+        }
+    })
+}
+
+#[test]
+fn login_of_an_http_server_stays_with_its_host() {
+    let folder = Folder::new("credentials-http-moved");
+    let clip = folder.file("clip.mkv");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:5", "--video", &clip]).status.success());
+    let clip = std::fs::read(&clip).unwrap();
+    let open = {
+        let clip = clip.clone();
+        Server::new(move |_| [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", clip.len()).as_bytes(), &clip].concat())
+    };
+    let closed = http_camera(clip.clone(), String::new());
+    let to_open = http_camera(clip.clone(), format!("http://127.0.0.1:{}/clip.mkv", open.port));
+    let to_closed = http_camera(clip, format!("http://127.0.0.1:{}/clip.mkv", closed.port));
+    let n_frames = || std::fs::read_to_string(folder.file("o.jsonl")).map_or(0, |text| text.lines().count());
+    let input = |server: &Server, path: &str| format!("http://camera:hunter22@127.0.0.1:{}{path}", server.port);
+    for path in ["/clip.mkv", "/early", "/relative", "/twice"] {
+        let (output, said) = run(&folder, &input(&to_open, path), &[], &[]);
+        assert_eq!((output.status.code(), n_frames()), (Some(0), 5), "{path}: {said}");
+    }
+    // The other server needs no login.
+    let (output, said) = run(&folder, &input(&to_open, "/elsewhere"), &[], &[]);
+    assert_eq!((output.status.code(), n_frames()), (Some(0), 5), "{said}");
+    assert!(!open.requests().contains("Authorization") && !open.requests().is_empty(), "{}", open.requests());
+    // The other server needs a login, and gets none.
+    let (output, said) = run(&folder, &input(&to_closed, "/elsewhere"), &[], &[]);
+    assert!(output.status.code() == Some(1) && said.contains("redirects to") && said.contains(&closed.port.to_string()), "{said}");
+    assert!(!closed.requests().contains("Authorization") && !closed.requests().is_empty(), "{}", closed.requests());
+    // The user may set the same login for the other server.
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", to_closed.port, closed.port);
+    let plain = format!("http://127.0.0.1:{}/elsewhere", to_closed.port);
+    let (output, said) = run(&folder, &plain, &[(USER, "camera"), (PASSWORD, "hunter22"), (HOSTS, &hosts)], &[]);
+    assert_eq!((output.status.code(), n_frames()), (Some(0), 5), "{said}");
+    // A circle ends.
+    let n_before = to_open.requests.lock().unwrap().len();
+    let (output, said) = run(&folder, &input(&to_open, "/circle"), &[], &[]);
+    let n_requests = to_open.requests.lock().unwrap().len() - n_before;
+    assert!(output.status.code() == Some(1) && said.contains("302") && n_requests < 30, "{n_requests}: {said}");
 }
 
 #[test]
@@ -268,4 +433,47 @@ fn password_from_environment_is_not_in_process_list() {
     child.wait().unwrap();
     let arguments = String::from_utf8_lossy(&arguments);
     assert!(arguments.contains("rtsp://") && !arguments.contains("hunt3r2pw"), "{arguments}");
+}
+
+#[test]
+fn server_sends_a_login_to_listed_hosts_only() {
+    let folder = Folder::new("credentials-serve");
+    let (camera, other) = (closed_camera(), closed_camera());
+    let variables = [(USER, "camera"), (PASSWORD, "hunter22")];
+    let netrc = folder.file("netrc");
+    std::fs::write(&netrc, "machine door login a password b\ndefault login camera password hunter22\n").unwrap();
+    let with_file = ["--input-credentials", &*netrc];
+    let nats = ["--nats", "nats://127.0.0.1:1"];
+    for (arguments, variables, says) in [
+        (&["serve"][..], &variables[..], HOSTS),
+        (&["serve"], &[(PASSWORD_FILE, &*netrc)], HOSTS),
+        (&["serve"], &[variables[0], variables[1], (HOSTS, " , ")], HOSTS),
+        (&[&["serve"], &with_file[..]].concat(), &[], "got `default`"),
+        (&[&["node"], &nats[..]].concat(), &variables, HOSTS),
+        (&[&["node"], &nats[..], &with_file[..]].concat(), &[], "got `default`"),
+    ] {
+        let state = folder.file("state");
+        let mut running = command();
+        running.args(arguments).args(["--listen", "127.0.0.1:0", "--state", &state]).envs(variables.iter().copied());
+        let output = running.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && said.contains(says) && !said.contains("hunter22"),
+            "{arguments:?} {variables:?}: {said}"
+        );
+    }
+    let home = format!("127.0.0.1:{}", camera.port);
+    let server = Served::start_with(&folder, &[], &[variables[0], variables[1], (HOSTS, &home)]);
+    let (of_camera, of_other) = (format!("rtsp://{home}/live"), format!("rtsp://127.0.0.1:{}/live", other.port));
+    // Programs do not agree on the host of this address.
+    let disguised = format!("rtsp://{home}#@127.0.0.1:{}/live", other.port);
+    for (name, input) in [("camera", &of_camera), ("other", &of_other), ("disguised", &disguised)] {
+        let spec = serde_json::json!({"name": name, "pipeline": "colors", "input": input});
+        assert_eq!(server.send("POST", "/api/streams", Some(spec)).0, 201);
+        server.wait_until(name, |view| !view["error"].is_null());
+        let _refused = server.send("POST", "/api/probe", Some(serde_json::json!({"input": input})));
+    }
+    assert!(camera.requests().contains(&login()), "{}", camera.requests());
+    let requests = other.requests();
+    assert!(requests.contains("DESCRIBE") && !requests.contains(&login()), "{requests}");
 }

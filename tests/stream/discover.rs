@@ -26,7 +26,12 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
 
 impl Camera {
     fn start(needs_login: bool) -> Self {
-        let service = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_with(needs_login, "127.0.0.1")
+    }
+
+    /// Starts a camera whose media service is at another host.
+    fn start_with(needs_login: bool, media: &'static str) -> Self {
+        let service = TcpListener::bind("0.0.0.0:0").unwrap();
         let address = format!("http://127.0.0.1:{}/onvif/device_service", service.local_addr().unwrap().port());
         let discovery = UdpSocket::bind("127.0.0.1:0").unwrap();
         let probe = discovery.local_addr().unwrap().to_string();
@@ -64,7 +69,7 @@ impl Camera {
                         break;
                     }
                     let body = String::from_utf8(body).unwrap();
-                    let (status, answer) = Self::answer(&body, &address, needs_login);
+                    let (status, answer) = Self::answer(&body, &address.replace("127.0.0.1", media), needs_login);
                     seen.lock().unwrap().push(body);
                     let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n", answer.len());
                     if client.get_mut().write_all(format!("{head}{answer}").as_bytes()).is_err() {
@@ -101,7 +106,13 @@ impl Camera {
 
     /// Exit code, standard output and standard error of the command.
     fn discover(&self, options: &[&str]) -> (Option<i32>, String, String) {
+        self.discover_with(options, &[])
+    }
+
+    /// The same with environment variables.
+    fn discover_with(&self, options: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
         let mut command = command();
+        command.envs(variables.iter().copied());
         command.args(["discover", "--probe", &self.probe, "--timeout", "300ms"]).args(options);
         command.env("ROIFLOW_INPUT_USER", "viewer").env("ROIFLOW_INPUT_PASSWORD", "hunter23");
         let output = command.output().unwrap();
@@ -123,6 +134,24 @@ fn discover_prints_streams_without_passwords() {
     assert!(requests.len() == names.len() && requests.iter().zip(names).all(|(request, name)| request.contains(name)), "{requests:?}");
     assert!(requests.iter().all(|request| !request.contains("hunter")), "{requests:?}");
     assert!(requests[1].contains("<u:Created>2001-01-01T01:0"), "the time is that of the camera: {}", requests[1]);
+}
+
+#[test]
+fn login_is_sent_to_named_hosts_only() {
+    // The list of hosts replaces the host of --probe.
+    let camera = Camera::start(true);
+    let (code, printed, said) = camera.discover_with(&[], &[("ROIFLOW_INPUT_HOSTS", "192.0.2.1")]);
+    assert!(code == Some(1) && printed.contains("needs a login") && printed.contains("ROIFLOW_INPUT_HOSTS"), "{printed}{said}");
+    assert!(!camera.requests.lock().unwrap().iter().any(|request| request.contains("UsernameToken")));
+    let (code, printed, _) = camera.discover_with(&[], &[("ROIFLOW_INPUT_HOSTS", "192.0.2.1 127.0.0.1")]);
+    assert_eq!(code, Some(0), "{printed}");
+    // The camera names a service of another host.
+    let camera = Camera::start_with(true, "127.0.0.2");
+    let (code, printed, said) = camera.discover(&[]);
+    assert!(code == Some(1) && printed.contains("127.0.0.2"), "{printed}{said}");
+    let requests = camera.requests.lock().unwrap();
+    let of_media: Vec<&String> = requests.iter().filter(|request| request.contains("GetProfiles")).collect();
+    assert!(!of_media.is_empty() && of_media.iter().all(|request| !request.contains("UsernameToken")), "{requests:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cli")]
 mod cli;
-#[cfg(feature = "cli")]
+#[cfg(feature = "serve")]
 mod credentials;
 mod handle;
 #[cfg(feature = "cli")]
@@ -81,6 +81,8 @@ mod overlay;
 mod pipelines;
 #[cfg(feature = "cli")]
 mod plausibility;
+#[cfg(feature = "serve")]
+mod playlists;
 mod policies;
 mod publish;
 #[cfg(feature = "cli")]

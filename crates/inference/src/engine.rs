@@ -98,13 +98,14 @@ impl Engine {
         self.0.cache_folder.get().cloned().unwrap_or_else(named)
     }
 
-    /// Sets whether descriptions may name files outside their folders. Only the first call has an effect. Default: true if the environment
+    /// Sets whether descriptions of models, and playlists, may name files outside their folders. Only the first call has an effect. Default: true if the environment
     /// variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set and not `0`.
     pub fn allow_outside_files(&self, allowed: bool) {
         let _first = self.0.allows_outside_files.set(allowed);
     }
 
-    pub(super) fn allows_outside_files(&self) -> bool {
+    /// Whether descriptions of models, and playlists, may name files outside their folders; see [`Engine::allow_outside_files`].
+    pub fn allows_outside_files(&self) -> bool {
         let by_environment = || std::env::var_os("ROIFLOW_ALLOW_OUTSIDE_FILES").is_some_and(|value| !value.is_empty() && value != "0");
         self.0.allows_outside_files.get().copied().unwrap_or_else(by_environment)
     }

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
+use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
 use super::encoded::{Branch, Stopped};
 use super::imp::Shared;
 use super::worker::Signal;
+use crate::elements::{guarded_source, redirects};
 
 /// How long the end of a source is awaited. A source that takes longer is abandoned: it ends on its own thread.
 const MAX_STOP: Duration = Duration::from_secs(5);
@@ -74,6 +76,18 @@ impl Attempt {
         let caps = gst::Caps::new_empty_simple("video/x-raw");
         let decoder = gst::ElementFactory::make("uridecodebin").property("uri", uri).property("caps", caps).build();
         let decoder = decoder.map_err(|_| "expected the element uridecodebin: install gstreamer1.0-plugins-base".to_owned())?;
+        if let Ok((path, _)) = glib::filename_from_uri(uri) {
+            guarded_source::allow_files(&decoder, &path, false);
+        }
+        decoder.connect_closure(
+            "source-setup",
+            false,
+            glib::closure!(|_decoder: &gst::Element, source: &gst::Element| {
+                if source.factory().is_some_and(|factory| factory.name() == "rtspsrc") {
+                    redirects::limit(source);
+                }
+            }),
+        );
         let (frames, is_current) = (Frames::default(), Arc::new(AtomicBool::new(true)));
         decoder.set_locked_state(true);
         bin.add(&decoder).map_err(|error| error.to_string())?;
