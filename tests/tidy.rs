@@ -239,7 +239,14 @@ fn container_runs_without_root_and_is_checked() {
     let health = lines("HEALTHCHECK").concat();
     assert!(health.contains("CMD [\"roiflow\", \"ctl\", \"health\"]"), "{health}");
     // Every file that the build stage copies exists.
-    for path in ["scripts/make-deb", "packaging/debian/control.in", "packaging/debian/roiflow.service", "packaging/debian/server.toml"] {
+    for path in [
+        "scripts/make-deb",
+        "packaging/debian/control.in",
+        "packaging/debian/roiflow.service",
+        "packaging/debian/server.toml",
+        "packaging/nodes/roiflow-node.service",
+        "packaging/debian/node.env",
+    ] {
         assert!(root().join(path).is_file(), "{path}");
     }
 }

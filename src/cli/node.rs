@@ -28,6 +28,8 @@ use crate::{folders, stages};
 
 /// How long results stay on the NATS servers.
 const RESULTS_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Interval at which a node without a network looks for it.
+const NETWORK_CHECK: Duration = Duration::from_secs(1);
 /// Maximum size of the results on the NATS servers, in bytes.
 const RESULTS_BYTES: i64 = 4 << 30;
 
@@ -48,7 +50,7 @@ pub(super) struct Args {
     /// Frames per second that this node can process, over all streams; 0: none while there are other nodes [default: measured]
     #[arg(long, value_name = "FPS")]
     capacity: Option<f64>,
-    /// File with the key that all nodes share. It encrypts passwords of cameras on the NATS server, and lets nodes trust each other
+    /// File with the key that all nodes share. It encrypts and authenticates what they store on the NATS server, and lets nodes trust each other
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Address at which the other nodes reach this one [default: the address of this machine in the network of the NATS server]
@@ -57,6 +59,9 @@ pub(super) struct Args {
     /// File in PEM form with the authority that signed the certificates of the other nodes [default: the authorities of the system]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// All nodes reach NATS through the same forwarder (load balancer, proxy, port of Docker): when it accepts connections and closes them at once, NATS is down for all nodes, and the streams go on
+    #[arg(long)]
+    nats_shared_forwarder: bool,
     /// Keep the streams running when this node has lost the NATS server: then another node may run them as well
     #[arg(long)]
     keep_running: bool,
@@ -66,6 +71,9 @@ pub(super) struct Args {
     /// Number of NATS servers that keep each item, if these servers form a cluster
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     replicas: u8,
+    /// Encrypt the streams of the group that nodes without --key or of an earlier version have stored, and exit. End all nodes before
+    #[arg(long, requires = "key")]
+    seal_group: bool,
     /// Write a new key into a file, and exit
     #[arg(long, value_name = "FILE")]
     create_key: Option<PathBuf>,
@@ -99,11 +107,24 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     let address = args.nats.clone().unwrap_or_default();
     terminal.hide(Secrets::of(&address));
     let servers = Servers::parse(&address).map_err(|error| usage(format!("--nats: {error}")))?;
+    let servers = servers.with_shared_forwarder(args.nats_shared_forwarder);
     let mut secrets = Secrets::default();
     servers.secrets().for_each(|secret| secrets.add(&secret));
     terminal.hide(secrets);
     let name = args.name.clone().or_else(machine_name).ok_or_else(|| usage("--name: expected a name of this node, got none".to_owned()))?;
     let storage = args.storage()?;
+    if args.seal_group
+        && let Some(key) = key
+    {
+        let (coordinator, waits) = Nats::connect(servers, Storage { results: None, ..storage }, &name).map_err(|error| anyhow!(error))?;
+        if let Some(reason) = waits {
+            bail!(reason);
+        }
+        let lines = nodes::seal_group(Box::new(coordinator), key, &args.group).map_err(|error| anyhow!(error))?;
+        lines.iter().for_each(|line| terminal.print(line));
+        terminal.print(format_args!("the items of the group {} are sealed: start the nodes", args.group));
+        return Ok(());
+    }
     if let Some((label, _)) = args.label.iter().find(|(label, _)| matches!(&**label, "node" | "device")) {
         return Err(usage(format!("--label: expected another name than `{label}`, which roiflow sets itself. Choose another name")));
     }
@@ -154,15 +175,36 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     let scheme = serve::scheme(tls.as_ref(), listen, terminal);
     let bound = Server::bind(listen, rate, &tokens).map_err(usage)?;
 
+    let mut has_waited = false;
+    let own_address = match &args.advertise {
+        Some(url) => url.clone(),
+        None => loop {
+            match advertised(scheme, bound.address(), servers.first())? {
+                Ok(address) => break address,
+                Err(reason) => {
+                    if !std::mem::replace(&mut has_waited, true) {
+                        terminal.print(format_args!("this node waits for its network: {reason}. The option --advertise names the address"));
+                    }
+                    if ended.recv_timeout(NETWORK_CHECK).is_ok() {
+                        return Ok(());
+                    }
+                }
+            }
+        },
+    };
     let connect = || Nats::connect(servers.clone(), storage.clone(), &name).map_err(|error| anyhow!(error));
-    let (of_streams, of_clients) = (connect()?, connect()?);
+    let ((of_streams, waits), (of_clients, _)) = (connect()?, connect()?);
+    if let Some(reason) = &waits {
+        terminal.print(format_args!("this node waits for NATS: {reason}"));
+    }
     let log = storage.results.clone().map(|results| ResultLog::start(servers.clone(), results, &name)).transpose()?;
     let settings = nodes::Settings {
         name: name.clone(),
+        group: args.group.clone(),
         labels: args.label.iter().cloned().collect::<BTreeMap<_, _>>(),
         capacity: args.capacity,
         devices: devices(),
-        address: args.advertise.clone().map_or_else(|| advertised(scheme, bound.address(), servers.first()), Ok)?,
+        address: own_address,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         keep_running: args.keep_running,
         key,
@@ -253,7 +295,10 @@ fn machine_name() -> Option<String> {
 
 /// Returns the address of this machine for the other nodes. A server that listens on all addresses is reached at the one in the network of
 /// the NATS server.
-fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<String> {
+///
+/// # Errors
+/// The inner error says that the network of this machine is not there yet.
+fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<Result<String, String>> {
     let is_local = |nats: &str| nats.to_socket_addrs().ok().and_then(|mut found| found.next()).is_none_or(|nats| nats.ip().is_loopback());
     if address.ip().is_loopback() && !is_local(nats) {
         bail!(pipeline::Error::usage(format!(
@@ -263,7 +308,7 @@ fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<S
         )));
     }
     if !address.ip().is_unspecified() {
-        return Ok(format!("{scheme}://{address}"));
+        return Ok(Ok(format!("{scheme}://{address}")));
     }
     let own = |nats: &str| -> std::io::Result<IpAddr> {
         let server = nats.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
@@ -272,10 +317,8 @@ fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<S
         socket.connect(server)?;
         Ok(socket.local_addr()?.ip())
     };
-    let ip = own(nats).map_err(|error| {
-        anyhow!(pipeline::Error::usage(format!("--advertise: expected an address for the other nodes, got none ({error}). Add the option")))
-    })?;
-    Ok(format!("{scheme}://{}", SocketAddr::new(ip, address.port())))
+    let address = own(nats).map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port())));
+    Ok(address.map_err(|error| format!("expected an address of this machine for the other nodes, got none ({error})")))
 }
 
 #[cfg(test)]
@@ -284,9 +327,11 @@ mod tests {
 
     #[test]
     fn address_for_other_nodes_is_never_unspecified() {
-        assert_eq!(advertised("http", "127.0.0.1:80".parse().unwrap(), "x").unwrap(), "http://127.0.0.1:80");
+        let address = |address: &str, nats| advertised("http", address.parse().unwrap(), nats).unwrap();
+        assert_eq!(address("127.0.0.1:80", "x").unwrap(), "http://127.0.0.1:80");
         let error = advertised("http", "127.0.0.1:80".parse().unwrap(), "192.0.2.1:4222").unwrap_err().to_string();
         assert!(error.contains("--listen: expected an address that the other nodes can reach"), "{error}");
-        assert_eq!(advertised("http", "0.0.0.0:80".parse().unwrap(), "127.0.0.1:4222").unwrap(), "http://127.0.0.1:80");
+        assert_eq!(address("0.0.0.0:80", "127.0.0.1:4222").unwrap(), "http://127.0.0.1:80");
+        assert!(address("0.0.0.0:80", "nats.invalid:4222").unwrap_err().contains("expected an address of this machine"));
     }
 }

@@ -73,6 +73,8 @@ mod nodes_cluster;
 mod nodes_faults;
 #[cfg(feature = "nodes")]
 mod nodes_page;
+#[cfg(feature = "nodes")]
+mod nodes_sealed;
 #[cfg(feature = "cli")]
 mod outages;
 #[cfg(feature = "cli")]

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::cli::Folder;
 use crate::harness::eventually;
-use crate::nodes::{NatsServer, Node, all_run, check_results, count_refused, n_cameras, places};
+use crate::nodes::{NatsServer, Node, all_run, check_complete, check_results, count_refused, n_cameras, places, wait_for_frames};
+use crate::serve::send;
 use crate::slow_proxy::Proxy;
 
 /// How long results may take to arrive.
@@ -18,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const EPOCHS_PER_ASSIGNMENT: u64 = 1_000_000;
 
 /// Returns the names of the streams that this node itself runs, as another node asks for them.
-fn own_streams(node: &Node) -> Vec<String> {
+pub fn own_streams(node: &Node) -> Vec<String> {
     let mut stream = TcpStream::connect(&node.address).unwrap();
     let head = format!("GET /api/streams HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nx-roiflow-node: test\r\n\r\n", node.address);
     stream.write_all(head.as_bytes()).unwrap();
@@ -119,6 +120,63 @@ fn node_that_is_cut_off_stops_its_streams_and_returns() {
         assert!(reasons.iter().any(|reason| reason.contains("the node `c` ended without leaving, or lost its connection")), "{reasons:?}");
     }
     assert!(reasons.len() == of_cut.len(), "the other streams ran on: {reasons:?}, {of_cut:?}");
+}
+
+/// Starts nodes that reach NATS through the same forwarder, and waits until their streams run. Without its server, the forwarder closes connections.
+fn start_behind_forwarder(folder: &Folder, nats: &NatsServer, arguments: &[&str]) -> (Proxy, Vec<Node>) {
+    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], nats.port)));
+    let url = format!("nats://{}", proxy.address());
+    let nodes: Vec<Node> = ["a", "b"].iter().map(|name| Node::start(folder, &url, name, arguments)).collect();
+    (0..3).for_each(|idx| nodes[0].add(&format!("cam{idx}"), "test:"));
+    nodes[0].wait_until("all streams run", |streams| all_run(streams, 3, &["a", "b"]));
+    (proxy, nodes)
+}
+
+#[test]
+fn forwarder_that_closes_connections_is_named_and_streams_return_soon() {
+    let folder = Folder::new("nodes-forwarder");
+    let Some(mut nats) = NatsServer::start(&folder) else { return };
+    let (_proxy, nodes) = start_behind_forwarder(&folder, &nats, &[]);
+    nats.kill();
+    eventually("all streams have stopped", || nodes.iter().all(|node| own_streams(node).is_empty()));
+    nats.start_again();
+    let begin = Instant::now();
+    nodes[0].wait_until("the streams run again", |streams| all_run(streams, 3, &["a", "b"]));
+    let silence = begin.elapsed();
+    eprintln!("the streams ran again after {silence:.1?}");
+    // A planner that is not told that the earlier sessions have ended waits for 14 s.
+    assert!(silence < Duration::from_secs(13), "{silence:?}");
+    let messages = nats.messages("roiflow-default-results");
+    let reasons = check_gaps(&messages);
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    for node in nodes {
+        let (code, said) = node.end();
+        let has = |text: &str| said.matches(text).count() == 1;
+        assert!(code == Some(0) && has("NATS accepts connections and closes them at once") && has(" of this node stop in "), "{said}");
+        assert!(has(" streams of this node were stopped") && has("joined the other nodes"), "{said}");
+    }
+}
+
+#[test]
+fn streams_go_on_while_the_forwarder_of_all_nodes_closes_connections() {
+    let folder = Folder::new("nodes-forwarder-shared");
+    let Some(mut nats) = NatsServer::start(&folder) else { return };
+    let (_proxy, nodes) = start_behind_forwarder(&folder, &nats, &["--nats-shared-forwarder"]);
+    let before = nodes[0].streams();
+    nats.kill();
+    // The test pattern has 30 frames per second, and a lease ends after 15 s.
+    let during = wait_for_frames(&nodes[0], &before, 30 * 17);
+    nats.start_again();
+    nodes.iter().for_each(|node| eventually("the node sees NATS again", || send(&node.address, "GET", "/readyz", None).0 == 200));
+    let after = wait_for_frames(&nodes[0], &during, 60);
+    assert_eq!(places(&after), places(&before), "nothing was planned again");
+    for node in nodes {
+        let (code, said) = node.end();
+        assert!(code == Some(0) && said.contains("The streams of this node go on") && !said.contains("were stopped"), "{said}");
+    }
+    let messages = nats.messages("roiflow-default-results");
+    check_results(&messages);
+    check_complete(&messages);
 }
 
 #[test]

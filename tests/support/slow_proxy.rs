@@ -1,4 +1,4 @@
-//! A TCP proxy for tests, which stops to read or cuts its connections.
+//! A TCP proxy for tests, which stops to read or cuts its connections. While its server refuses connections, it accepts and closes them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

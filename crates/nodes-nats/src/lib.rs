@@ -6,11 +6,14 @@
 //! | rule | by |
 //! |---|---|
 //! | 1: revisions grow | a revision is the sequence number of the bucket's stream |
-//! | 2: a request is executed at most once | each connection has a client of its own, which is dropped with all its buffers when the connection is lost |
-//! | 3: `Down` means that no node can reach the servers | all addresses, also those that the servers have announced, refuse connections |
+//! | 2: a request is executed at most once | each connection has a client of its own, which is dropped with all its buffers when the connection is lost; a copy of a write fails if the write was executed |
+//! | 3: `Down` means that no node can reach the servers | all addresses, also those that the servers have announced, refuse connections; if all nodes use the same forwarder, or close them at once |
 //! | 4: a watch reports interruptions | each connection has consumers of its own |
 //! | 5: a time-to-live begins with the write | the header `Nats-TTL` of the write |
 //! | 6: each request gets one reply | each request is a task with a time limit, and ends with the connection |
+//!
+//! While a cluster elects another leader of the bucket, writes get no answer, and the bucket cannot be looked up. So a connection is used
+//! without looking up the bucket, each write is sent again every half second, and a watch that fails begins again by itself.
 //!
 //! - [`Servers`]: addresses and login. [`Nats`]: the coordinator. [`ResultLog`]: the results that nodes have published.
 //! - `session`: one connection, from its begin to its loss. `bucket`: reads, writes and watches of the bucket.
@@ -64,11 +67,13 @@ pub struct Results {
 }
 
 impl Nats {
-    /// Connects, and creates the bucket and the stream of results if the servers do not have them. `node` is the name that the servers show for this connection.
+    /// Connects, and creates the bucket and the stream of results if the servers do not have them. `node` is the name that the servers
+    /// show for this connection. Returns after the first attempt. If no server can be reached, the client tries again and again, and also
+    /// returns why it waits.
     ///
     /// # Errors
-    /// Returns an error if no server can be reached, the login is wrong, or the server is too old or has no JetStream.
-    pub fn connect(servers: Servers, storage: Storage, node: &str) -> Result<Self, String> {
+    /// Returns an error if the login is wrong, or the server is too old or has no JetStream.
+    pub fn connect(servers: Servers, storage: Storage, node: &str) -> Result<(Self, Option<String>), String> {
         let (requests, received) = mpsc::unbounded_channel();
         let mailbox = Mailbox::default();
         let (connected, first) = std::sync::mpsc::channel();
@@ -77,8 +82,8 @@ impl Nats {
             .name("roiflow-nats".to_owned())
             .spawn(move || run.run(&connected))
             .map_err(|error| format!("start the thread of NATS failed: {error}"))?;
-        first.recv().unwrap_or_else(|_| Err("the thread of NATS has ended".to_owned()))?;
-        Ok(Self { requests, mailbox })
+        let waits = first.recv().unwrap_or_else(|_| Err("the thread of NATS has ended".to_owned()))?;
+        Ok((Self { requests, mailbox }, waits))
     }
 }
 

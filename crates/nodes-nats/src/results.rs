@@ -159,7 +159,7 @@ impl Reader {
     async fn connect(&mut self, lost: watch::Sender<bool>) -> Option<Result<(Client, Stream), String>> {
         // There is no limit over all: the client has one for each server, and a server that does not answer must not hide the next one.
         let connecting = async {
-            let client = self.servers.connect(&self.node, lost).await?;
+            let (client, _) = self.servers.connect(&self.node, lost).await.map_err(|failure| failure.text)?;
             let stream = tokio::time::timeout(MAX_WAIT, jetstream::new(client.clone()).get_stream(&self.results.stream)).await;
             let stream = stream.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
             Ok((client, stream))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use roiflow_publish::{Address, FileAccess, Kind, Login, NamedFile, Scheme};
 use tokio::sync::watch;
 
@@ -31,6 +31,7 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone)]
 pub struct Servers {
     hosts: Vec<String>,
+    has_shared_forwarder: bool,
     has_tls: bool,
     login: Login,
     /// File with a JWT and its key, as `nsc` writes it.
@@ -66,7 +67,25 @@ impl Servers {
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
         address.finish()?;
-        Ok(Self { hosts: address.host_texts(), has_tls, login, credentials, ca, client })
+        Ok(Self { hosts: address.host_texts(), has_shared_forwarder: false, has_tls, login, credentials, ca, client })
+    }
+
+    /// Declares that all nodes reach the servers through the same forwarder. Then a forwarder that closes each connection proves that no node
+    /// reaches a server.
+    #[must_use]
+    pub fn with_shared_forwarder(self, has_shared_forwarder: bool) -> Self {
+        Self { has_shared_forwarder, ..self }
+    }
+
+    /// Whether all nodes reach the servers through the same forwarder.
+    pub(crate) fn has_shared_forwarder(&self) -> bool {
+        self.has_shared_forwarder
+    }
+
+    /// Makes this server the last one to be tried.
+    pub(crate) fn put_last(&mut self, host_idx: usize) {
+        let n_first = (host_idx + 1) % self.hosts.len();
+        self.hosts.rotate_left(n_first);
     }
 
     /// The first server, as `host:port`.
@@ -92,15 +111,16 @@ impl Servers {
         &self.hosts
     }
 
-    /// Connects to one of the servers, and checks its version. `lost` becomes true when the connection is lost.
-    pub(crate) async fn connect(&self, node: &str, lost: watch::Sender<bool>) -> Result<Client, String> {
+    /// Connects to one of the servers, and checks its version. `lost` becomes true when the connection is lost. Returns the index of the
+    /// server as well.
+    pub(crate) async fn connect(&self, node: &str, lost: watch::Sender<bool>) -> Result<(Client, usize), Failure> {
         let shown = self.shown();
         let failed = |reason: &dyn std::fmt::Display| format!("connect to {shown} failed: {reason}");
         let lost = Arc::new(lost);
         let advice = "Start a server with `nats-server --jetstream`, or correct `--nats`";
-        let mut last = "there is no server".to_owned();
-        for host in &self.hosts {
-            let options = self.options(node, lost.clone()).map_err(|error| failed(&error))?;
+        let (mut last, mut may_pass) = ("there is no server".to_owned(), false);
+        for (host_idx, host) in self.hosts.iter().enumerate() {
+            let options = self.options(node, lost.clone()).map_err(|error| Failure { text: failed(&error), may_pass: false })?;
             let is_connected = Arc::new(AtomicBool::new(false));
             let of_delay = is_connected.clone();
             let options = options.reconnect_delay_callback(move |_| if of_delay.load(Ordering::Acquire) { NEVER } else { Duration::ZERO });
@@ -110,7 +130,7 @@ impl Servers {
                     is_connected.store(true, Ordering::Release);
                     let (major, minor, patch) = MIN_SERVER;
                     if client.is_server_compatible(major, minor, patch) {
-                        return Ok(client);
+                        return Ok((client, host_idx));
                     }
                     let version = client.server_info().version;
                     last = format!(
@@ -118,11 +138,17 @@ impl Servers {
                          newer nats-server"
                     );
                 }
-                Ok(Err(error)) => last = format!("{host}: {}. {advice}", with_sources(&error)),
-                Err(_) => last = format!("{host}: no connection in time. {advice}"),
+                Ok(Err(error)) => {
+                    may_pass |= matches!(error.kind(), ConnectErrorKind::Io | ConnectErrorKind::Dns | ConnectErrorKind::TimedOut);
+                    last = format!("{host}: {}. {advice}", with_sources(&error));
+                }
+                Err(_) => {
+                    may_pass = true;
+                    last = format!("{host}: no connection in time. {advice}");
+                }
             }
         }
-        Err(failed(&last))
+        Err(Failure { text: failed(&last), may_pass })
     }
 
     fn options(&self, node: &str, lost: Arc<watch::Sender<bool>>) -> Result<ConnectOptions, String> {
@@ -170,6 +196,15 @@ impl Servers {
     }
 }
 
+/// Why there is no connection, or no bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The reason, for people.
+    pub(crate) text: String,
+    /// Whether the same attempt may succeed later: a server does not run or does not answer.
+    pub(crate) may_pass: bool,
+}
+
 /// Returns an error with its causes.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
@@ -196,6 +231,9 @@ mod tests {
             (&["a:4223", "b:4222", "c:4224"].map(str::to_owned)[..], Some(std::path::Path::new("ca.pem")))
         );
         assert_eq!(Servers::parse("nats://[fd00::1]").unwrap().hosts(), ["[fd00::1]:4222"]);
+        let mut after_loss = Servers::parse("nats://a,b,c").unwrap();
+        after_loss.put_last(1);
+        assert_eq!(after_loss.hosts(), ["c:4222", "a:4222", "b:4222"]);
         assert!(!format!("{servers:?}").contains("secret77") && !servers.shown().contains("me:"));
         for (text, says) in [
             ("http://a", "nats:// or tls://"),

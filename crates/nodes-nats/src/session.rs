@@ -15,11 +15,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::bucket::Bucket;
+use crate::servers::Failure;
 use crate::{Servers, Storage};
 
-/// Pause between two attempts to connect. It is short, because leases end after seconds.
+/// Pause between two attempts to connect, to watch, or to create the bucket. It is short, because leases end after seconds.
 const RETRY: Duration = Duration::from_millis(300);
-/// How long a probe waits for a connection.
+/// How long a probe waits for a connection, and then for the first byte of the server.
 const MAX_PROBE: Duration = Duration::from_millis(500);
 
 /// The thread with its state over all connections.
@@ -33,18 +34,28 @@ pub(crate) struct Run {
 
 /// Why a session ended.
 enum End {
-    /// The connection was lost.
+    /// There is no connection, or it was lost.
     Lost,
     /// The coordinator was dropped.
     Dropped,
 }
 
+/// A connection with the bucket.
+struct Opened {
+    client: Client,
+    bucket: Bucket,
+    /// Index of its server.
+    host_idx: usize,
+}
+
 impl Run {
-    /// Runs until the coordinator is dropped, or the first connection fails. Reports the first connection.
-    pub(crate) fn run(mut self, connected: &std::sync::mpsc::Sender<Result<(), String>>) {
+    /// Runs until the coordinator is dropped, or the first attempt fails in a way that trying again does not solve. Reports the first attempt: with a
+    /// text if no server answers.
+    pub(crate) fn run(mut self, connected: &std::sync::mpsc::Sender<Result<Option<String>, String>>) {
         let mut watches: Vec<(Ticket, String)> = Vec::new();
         let mut addresses: BTreeSet<String> = self.servers.hosts().iter().cloned().collect();
-        let mut is_first = true;
+        let (mut is_first, mut is_known) = (true, false);
+        let mut said = None;
         loop {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -56,9 +67,13 @@ impl Run {
             };
             let end = runtime.block_on(async {
                 let (lost, is_lost) = watch::channel(false);
-                let opened = if is_first {
-                    let opened = self.open(lost).await;
-                    let report = opened.as_ref().map(|_| ()).map_err(Clone::clone);
+                let opened = if std::mem::take(&mut is_first) {
+                    let opened = open(&self.servers, &self.storage, &self.node, lost, is_known).await;
+                    let report = match &opened {
+                        Ok(_) => Ok(None),
+                        Err(Failure { text, may_pass: true }) => Ok(Some(text.clone())),
+                        Err(Failure { text, .. }) => Err(text.clone()),
+                    };
                     let is_failed = report.is_err();
                     let _received = connected.send(report);
                     if is_failed {
@@ -66,19 +81,27 @@ impl Run {
                     }
                     opened
                 } else {
-                    match self.open_while_answering(lost, &mut watches, &addresses).await {
+                    match self.open_while_answering(lost, &mut watches, &addresses, is_known).await {
                         Some(opened) => opened,
                         None => return End::Dropped,
                     }
                 };
                 match opened {
-                    Ok((client, bucket)) => {
+                    Ok(Opened { client, bucket, host_idx }) => {
                         addresses.extend(client.server_info().connect_urls);
-                        is_first = false;
-                        self.serve(&bucket, is_lost, &mut watches).await
+                        is_known = true;
+                        let end = self.serve(&bucket, is_lost, &mut watches).await;
+                        // Its server may still accept connections, and no longer answer.
+                        self.servers.put_last(host_idx);
+                        said = None;
+                        end
                     }
-                    Err(error) => {
-                        tracing::debug!("{error}");
+                    Err(Failure { text, may_pass }) => {
+                        tracing::debug!("{text}");
+                        if !may_pass && said.as_ref() != Some(&text) {
+                            tracing::error!("{text}");
+                            said = Some(text);
+                        }
                         End::Lost
                     }
                 }
@@ -91,24 +114,18 @@ impl Run {
         }
     }
 
-    async fn open(&self, lost: watch::Sender<bool>) -> Result<(Client, Bucket), String> {
-        let client = self.servers.connect(&self.node, lost).await?;
-        let bucket = Bucket::open(&client, &self.storage).await.map_err(|error| format!("{error} (NATS at {})", self.servers.shown()))?;
-        Ok((client, bucket))
-    }
-
     /// Tries to connect once, and refuses requests meanwhile. Returns `None` if the coordinator was dropped.
     async fn open_while_answering(
         &mut self,
         lost: watch::Sender<bool>,
         watches: &mut Vec<(Ticket, String)>,
         addresses: &BTreeSet<String>,
-    ) -> Option<Result<(Client, Bucket), String>> {
+        is_known: bool,
+    ) -> Option<Result<Opened, Failure>> {
         let (servers, storage, node) = (self.servers.clone(), self.storage.clone(), self.node.clone());
         let opening = async move {
             tokio::time::sleep(RETRY).await;
-            let client = servers.connect(&node, lost).await?;
-            Bucket::open(&client, &storage).await.map(|bucket| (client, bucket))
+            open(&servers, &storage, &node, lost, is_known).await
         };
         tokio::pin!(opening);
         loop {
@@ -119,7 +136,7 @@ impl Run {
             match request {
                 (ticket, Request::Watch { prefix }) => watches.push((ticket, prefix)),
                 (ticket, _) => {
-                    let error = probe(addresses).await;
+                    let error = probe(addresses, self.servers.has_shared_forwarder()).await;
                     self.mailbox.push(Event::Reply { ticket, result: Err(error) });
                 }
             }
@@ -129,20 +146,21 @@ impl Run {
     /// Executes requests until the connection is lost.
     async fn serve(&mut self, bucket: &Bucket, is_lost: watch::Receiver<bool>, watches: &mut Vec<(Ticket, String)>) -> End {
         let mut tasks = JoinSet::new();
-        for (ticket, prefix) in watches.iter() {
-            tasks.spawn(watched(bucket.clone(), *ticket, prefix.clone(), self.mailbox.clone(), is_lost.clone()));
+        let (storage, mailbox) = (self.storage.clone(), self.mailbox.clone());
+        let watch = |watch: (Ticket, String)| watched(bucket.clone(), storage.clone(), watch, mailbox.clone(), is_lost.clone());
+        for begun in watches.iter() {
+            tasks.spawn(watch(begun.clone()));
         }
         let mut lost = is_lost.clone();
         let end = loop {
             tokio::select! {
                 _ = lost.wait_for(|is_lost| *is_lost) => break End::Lost,
-                // A watch that has ended misses changes, so the connection begins again.
-                Some(done) = tasks.join_next() => if matches!(done, Ok(Done::Watch)) { break End::Lost },
+                Some(_ended) = tasks.join_next() => {}
                 request = self.requests.recv() => match request {
                     None => break End::Dropped,
                     Some((ticket, Request::Watch { prefix })) => {
                         watches.push((ticket, prefix.clone()));
-                        tasks.spawn(watched(bucket.clone(), ticket, prefix, self.mailbox.clone(), is_lost.clone()));
+                        tasks.spawn(watch((ticket, prefix)));
                     }
                     Some((ticket, request)) => {
                         tasks.spawn(answered(bucket.clone(), ticket, request, self.mailbox.clone(), is_lost.clone()));
@@ -153,7 +171,6 @@ impl Run {
         if matches!(end, End::Lost) {
             // The tasks see the loss, and report it for their requests.
             drop(lost);
-            bucket.declare_lost();
             while tasks.join_next().await.is_some() {}
             for (ticket, _) in watches.iter() {
                 self.mailbox.push(Event::Watch { ticket: *ticket, change: Change::Interrupted });
@@ -163,50 +180,103 @@ impl Run {
     }
 }
 
-/// Which task has ended.
-enum Done {
-    Request,
-    Watch,
+/// Connects. If the bucket was there on an earlier connection, it is not looked up: in a cluster, that takes seconds after the loss of a
+/// server, and leases would end meanwhile.
+async fn open(servers: &Servers, storage: &Storage, node: &str, lost: watch::Sender<bool>, is_known: bool) -> Result<Opened, Failure> {
+    let (client, host_idx) = servers.connect(node, lost).await?;
+    let in_context = |failure: Failure| Failure { text: format!("{} (NATS at {})", failure.text, servers.shown()), ..failure };
+    let bucket = Bucket::attach(&client, &storage.bucket).await.map_err(in_context)?;
+    if !is_known {
+        bucket.prepare(storage).await.map_err(in_context)?;
+    }
+    Ok(Opened { client, bucket, host_idx })
 }
 
 /// Executes a request, and reports its result. Ends with the connection.
-async fn answered(bucket: Bucket, ticket: Ticket, request: Request, mailbox: Mailbox, mut is_lost: watch::Receiver<bool>) -> Done {
-    let mut given_up = bucket.lost();
+async fn answered(bucket: Bucket, ticket: Ticket, request: Request, mailbox: Mailbox, mut is_lost: watch::Receiver<bool>) {
     let result = tokio::select! {
         result = tokio::time::timeout(REQUEST_TIMEOUT, bucket.execute(request)) =>
             result.unwrap_or_else(|_| Err(Error::Unreachable("no reply in time".to_owned()))),
         _ = is_lost.wait_for(|is_lost| *is_lost) => Err(Error::Unreachable("the connection was lost".to_owned())),
-        _ = given_up.wait_for(|is_lost| *is_lost) => Err(Error::Unreachable("the connection was lost".to_owned())),
     };
     mailbox.push(Event::Reply { ticket, result });
-    Done::Request
 }
 
-/// Reports the changes of a watch until the connection is lost.
-async fn watched(bucket: Bucket, ticket: Ticket, prefix: String, mailbox: Mailbox, mut is_lost: watch::Receiver<bool>) -> Done {
-    let mut given_up = bucket.lost();
+/// Reports the changes of a watch until the connection is lost. A watch that fails begins again.
+async fn watched(bucket: Bucket, storage: Storage, watch: (Ticket, String), mailbox: Mailbox, mut is_lost: watch::Receiver<bool>) {
+    let (ticket, prefix) = watch;
     let report = |change| mailbox.push(Event::Watch { ticket, change });
+    let watching = async {
+        loop {
+            let ended = bucket.watch(&prefix, report).await;
+            tracing::debug!("the watch of `{prefix}` has ended: {ended:?}");
+            report(Change::Interrupted);
+            tokio::time::sleep(RETRY).await;
+            // The servers may have lost their files.
+            if let Err(Failure { text, .. }) = bucket.prepare(&storage).await {
+                tracing::debug!("{text}");
+            }
+        }
+    };
     tokio::select! {
-        ended = bucket.watch(&prefix, report) => tracing::debug!("the watch of `{prefix}` has ended: {ended:?}"),
+        () = watching => {}
         _ = is_lost.wait_for(|is_lost| *is_lost) => {}
-        _ = given_up.wait_for(|is_lost| *is_lost) => {}
     }
-    Done::Watch
 }
 
-/// Tries all addresses. `Down` if each refuses connections, so that no node reaches a server.
-async fn probe(addresses: &BTreeSet<String>) -> Error {
+/// How an address answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probed {
+    /// It refuses connections.
+    Refuses,
+    /// It closes connections before it sends a byte. A NATS server sends first.
+    Closes,
+    /// It answers, or does not answer in time.
+    Other,
+}
+
+/// Tries all addresses. `Down` if each refuses connections, so that no node reaches a server. An address that closes connections may be a
+/// forwarder whose server is away, or which is cut off from a server that other nodes reach directly.
+async fn probe(addresses: &BTreeSet<String>, has_shared_forwarder: bool) -> Error {
     let mut probes = JoinSet::new();
     for address in addresses.iter().cloned() {
-        probes.spawn(async move { tokio::time::timeout(MAX_PROBE, TcpStream::connect(address)).await });
+        probes.spawn(async move {
+            let Ok(connected) = tokio::time::timeout(MAX_PROBE, TcpStream::connect(address)).await else { return Probed::Other };
+            match connected {
+                Ok(stream) => match tokio::time::timeout(MAX_PROBE, first_read(&stream)).await {
+                    Ok(Ok(0) | Err(_)) => Probed::Closes,
+                    Ok(Ok(_)) | Err(_) => Probed::Other,
+                },
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => Probed::Refuses,
+                Err(_) => Probed::Other,
+            }
+        });
     }
-    let mut is_refused = true;
+    let mut seen = Vec::new();
     while let Some(probed) = probes.join_next().await {
-        is_refused &= matches!(probed, Ok(Ok(Err(error))) if error.kind() == ErrorKind::ConnectionRefused);
+        seen.push(probed.unwrap_or(Probed::Other));
     }
-    if is_refused {
-        Error::Down("all NATS servers refuse connections".to_owned())
-    } else {
+    let closes = seen.contains(&Probed::Closes);
+    if seen.contains(&Probed::Other) {
         Error::Unreachable("there is no connection to a NATS server".to_owned())
+    } else if !closes {
+        Error::Down("all NATS servers refuse connections".to_owned())
+    } else if has_shared_forwarder {
+        Error::Down("the forwarder of all nodes closes connections to NATS".to_owned())
+    } else {
+        let why =
+            "NATS accepts connections and closes them at once, as a forwarder does whose server is away. Other nodes may still reach NATS";
+        Error::Unreachable(why.to_owned())
+    }
+}
+
+/// Waits until the server sends something or closes the connection. Returns the number of bytes; 0: closed.
+async fn first_read(stream: &TcpStream) -> std::io::Result<usize> {
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => return read,
+        }
     }
 }

@@ -58,7 +58,9 @@ impl Server {
     fn client(&self) -> Nats {
         let servers = Servers::parse(&format!("nats://127.0.0.1:{}", self.port)).unwrap();
         let storage = Storage { bucket: "test".to_owned(), replicas: 1, results: None };
-        Nats::connect(servers, storage, "a").unwrap()
+        let (client, waits) = Nats::connect(servers, storage, "a").unwrap();
+        assert_eq!(waits, None);
+        client
     }
 }
 
@@ -166,6 +168,23 @@ fn server_that_does_not_answer_is_unreachable_not_down() {
     let error = call(&mut client, Request::Read { key: "streams.door".to_owned() });
     signal("CONT");
     assert!(matches!(error, Err(Error::Unreachable(_))), "{error:?}");
+}
+
+#[test]
+fn forwarder_that_closes_connections_is_down_only_if_all_nodes_share_it() {
+    let forwarder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = forwarder.local_addr().unwrap();
+    std::thread::spawn(move || forwarder.incoming().for_each(drop));
+    let error = |is_shared| {
+        let servers = Servers::parse(&format!("nats://{address}")).unwrap().with_shared_forwarder(is_shared);
+        let storage = Storage { bucket: "test".to_owned(), replicas: 1, results: None };
+        let (mut client, waits) = Nats::connect(servers, storage, "a").unwrap();
+        assert!(waits.is_some_and(|reason| reason.contains("connect to nats://127.0.0.1")));
+        call(&mut client, Request::Read { key: "streams.door".to_owned() }).unwrap_err()
+    };
+    let alone = error(false);
+    assert!(matches!(&alone, Error::Unreachable(reason) if reason.contains("closes them at once")), "{alone:?}");
+    assert!(matches!(error(true), Error::Down(_)));
 }
 
 #[test]

@@ -123,7 +123,21 @@ pub enum Note {
     /// The node has joined under this session.
     Joined(Session),
     /// The lease has ended; the streams were stopped, or run without a lease.
-    Lapsed,
+    Lapsed {
+        /// Number of streams of this node.
+        n_streams: usize,
+        /// Whether they run on.
+        keep_running: bool,
+    },
+    /// The lease cannot be renewed: [`Effect::Outage`].
+    Outage {
+        /// Why.
+        error: crate::coordinator::Error,
+        /// Time until the streams of this node stop; `None`: they run on.
+        left: Option<Duration>,
+    },
+    /// The lease is renewed again: [`Effect::OutageOver`].
+    OutageOver,
     /// Another process has joined under the name of this node. Stop it, or start this one with another name.
     NameInUse,
     /// This node's planner has decided this.
@@ -308,11 +322,17 @@ impl Agent {
                     self.act(actions, outputs);
                 }
                 Effect::Lapsed => {
-                    outputs.push(Output::Note(Note::Lapsed));
+                    let (n_streams, keep_running) = (self.worker.streams().count(), self.keep_running);
+                    outputs.push(Output::Note(Note::Lapsed { n_streams, keep_running }));
                     let actions = self.worker.lapse();
                     self.act(actions, outputs);
                 }
                 Effect::NameInUse => outputs.push(Output::Note(Note::NameInUse)),
+                Effect::Outage { error, left } => {
+                    let left = left.filter(|_| !self.keep_running);
+                    outputs.push(Output::Note(Note::Outage { error, left }));
+                }
+                Effect::OutageOver => outputs.push(Output::Note(Note::OutageOver)),
                 // `set_fence` reports it.
                 Effect::Deadline => {}
             }

@@ -44,8 +44,8 @@
 //! | time `renew_at` | `Present`, `Idle` | `Renewing` | update the record |
 //! | reply: written | `Renewing` | `Idle` | deadline = sent + `fence` |
 //! | reply: conflict | `Renewing` | `Checking` | read the record |
-//! | reply: down | `Renewing`, `Checking` | `Idle` | deadline = sent + `fence`; try again after `retry` |
-//! | reply: no answer, rejected | `Renewing`, `Checking` | `Idle` | try again after `retry` |
+//! | reply: down | `Renewing`, `Checking` | `Idle` | deadline = sent + `fence`; try again at sent + `retry` |
+//! | reply: no answer, rejected | `Renewing`, `Checking` | `Idle` | try again at sent + `retry` |
 //! | reply: no record | `Checking` | `Renewing` | create the record |
 //! | reply: a present record of this session | `Checking` | `Renewing` | update the record |
 //! | reply: any other record | `Checking` | `Out` | `Lapsed`; new session |
@@ -53,6 +53,10 @@
 //! | `leave` | `Present` | `Leaving` | write `Left` |
 //! | `leave` | `Out`, `Reading`, `Joining` | `Left` | |
 //! | a reply, or the deadline | `Leaving` | `Left` | |
+//!
+//! The second failure in a row is reported as `Outage`, and the renewal after it as `OutageOver`.
+//!
+//! A node that joins again writes which of its sessions have ended. So its streams need not wait until the planner is sure of that.
 //!
 //! A reply to a request of an earlier state is ignored. The next request is not sent before this reply has arrived.
 
@@ -91,6 +95,9 @@ pub enum Step {
     Checking,
 }
 
+/// Longest list of reasons that are reported in one outage.
+const MAX_REPORTED: usize = 4;
+
 /// What happens in a transition, for the node's streams and for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -102,6 +109,16 @@ pub enum Effect {
     Lapsed,
     /// Another process has joined under the name of this node. Reported once, although the node tries to join again and again.
     NameInUse,
+    /// Two attempts in a row to renew the lease have failed for this reason. Reported once for each reason in an outage. The streams stop
+    /// after `left`, unless a renewal succeeds; `None`: they run on, because the coordinator is down.
+    Outage {
+        /// Why the attempts have failed.
+        error: Error,
+        /// Time until the deadline.
+        left: Option<Duration>,
+    },
+    /// The lease is renewed again after a reported outage.
+    OutageOver,
     /// The deadline has changed.
     Deadline,
 }
@@ -124,6 +141,10 @@ pub struct Membership {
     has_reported_name: bool,
     /// When the request in flight was sent, and the state that expects its reply.
     in_flight: Option<(Duration, State)>,
+    /// Number of attempts to renew that have failed in a row.
+    n_failed: usize,
+    /// Reasons of failed attempts that were reported since the last renewal.
+    reported: Vec<Error>,
 }
 
 impl Membership {
@@ -141,6 +162,8 @@ impl Membership {
             renew_at: Duration::ZERO,
             has_reported_name: false,
             in_flight: None,
+            n_failed: 0,
+            reported: Vec::new(),
         }
     }
 
@@ -212,6 +235,7 @@ impl Membership {
             (State::Joining, Ok(Reply::Written(revision))) => {
                 self.state = State::Present(Step::Idle);
                 self.written(sent, revision);
+                self.end_outage();
                 if now >= self.deadline { self.lapse(now) } else { vec![Effect::Joined, Effect::Deadline] }
             }
             (State::Reading | State::Joining, _) => {
@@ -222,22 +246,25 @@ impl Membership {
             (State::Present(Step::Renewing), Ok(Reply::Written(revision))) => {
                 self.state = State::Present(Step::Idle);
                 self.written(sent, revision);
-                vec![Effect::Deadline]
+                let mut effects = vec![Effect::Deadline];
+                effects.extend(self.end_outage().then_some(Effect::OutageOver));
+                effects
             }
             (State::Present(Step::Renewing), Err(Error::Conflict)) => {
                 self.send(now, State::Present(Step::Checking), Request::Read { key: keys::node(&self.node) })
             }
             (State::Present(Step::Checking), Ok(Reply::Read(item))) => self.check(now, item),
-            (State::Present(_), Err(Error::Down(_))) => {
+            (State::Present(_), result) => {
                 self.state = State::Present(Step::Idle);
-                self.deadline = self.deadline.max(sent + self.timing.fence);
-                self.renew_at = now + self.timing.retry;
-                vec![Effect::Deadline]
-            }
-            (State::Present(_), _) => {
-                self.state = State::Present(Step::Idle);
-                self.renew_at = now + self.timing.retry;
-                Vec::new()
+                // An attempt that got no answer has taken longer than the pause.
+                self.renew_at = now.max(sent + self.timing.retry);
+                let mut effects = Vec::new();
+                if matches!(result, Err(Error::Down(_))) {
+                    self.deadline = self.deadline.max(sent + self.timing.fence);
+                    effects.push(Effect::Deadline);
+                }
+                effects.extend(result.err().and_then(|error| self.outage(now, error)));
+                effects
             }
             (State::Leaving, _) => {
                 self.state = State::Left;
@@ -323,6 +350,23 @@ impl Membership {
         vec![Effect::Lapsed]
     }
 
+    /// Counts a failed renewal, and reports its reason.
+    fn outage(&mut self, now: Duration, error: Error) -> Option<Effect> {
+        self.n_failed += 1;
+        if self.n_failed < 2 || self.reported.len() >= MAX_REPORTED || self.reported.contains(&error) {
+            return None;
+        }
+        self.reported.push(error.clone());
+        let left = (!matches!(error, Error::Down(_))).then(|| self.deadline.saturating_sub(now));
+        Some(Effect::Outage { error, left })
+    }
+
+    /// Returns whether an outage was reported.
+    fn end_outage(&mut self) -> bool {
+        self.n_failed = 0;
+        !std::mem::take(&mut self.reported).is_empty()
+    }
+
     fn written(&mut self, sent: Duration, revision: Revision) {
         self.revision = revision;
         self.deadline = sent + self.timing.fence;
@@ -344,7 +388,8 @@ impl Membership {
     }
 
     fn value(&self, presence: Presence) -> Vec<u8> {
-        to_json(&NodeRecord { session: self.session, presence, facts: self.facts.clone() })
+        let (session, first_session) = (self.session, Some(self.first_session).filter(|first| *first < self.session));
+        to_json(&NodeRecord { session, presence, first_session, facts: self.facts.clone() })
     }
 }
 
@@ -365,7 +410,7 @@ mod tests {
     }
 
     fn record(session: u64, presence: Presence) -> Result<Reply, Error> {
-        let value = to_json(&NodeRecord { session: Session(session), presence, facts: Facts::default() });
+        let value = to_json(&NodeRecord { session: Session(session), presence, first_session: None, facts: Facts::default() });
         Ok(Reply::Read(Some(Item { key: keys::node("a"), revision: Revision(77), value })))
     }
 
@@ -401,6 +446,10 @@ mod tests {
         let mut node = joined();
         node.tick(at(5));
         assert!(node.reply(at(8), lost()).is_empty());
+        assert!(matches!(node.tick(at(8))[..], [Effect::Send(_)]), "an attempt without an answer is followed by the next one at once");
+        let outage = Effect::Outage { error: Error::Unreachable(String::new()), left: Some(Duration::from_secs(4)) };
+        assert_eq!(node.reply(at(8), lost()), [outage]);
+        assert!(node.tick(at(8)).is_empty());
         assert!(matches!(node.tick(at(9))[..], [Effect::Send(_)]));
         assert_eq!(node.tick(at(12)), [Effect::Lapsed]);
         assert_eq!((node.state(), node.member().session), (State::Out, Session(11)));
@@ -413,14 +462,16 @@ mod tests {
         let mut node = joined();
         for second in 5..100 {
             assert!(matches!(node.tick(at(second))[..], [Effect::Send(_)]), "{second}");
-            assert_eq!(node.reply(at(second), down()), [Effect::Deadline]);
+            let effects = node.reply(at(second), down());
+            let outage = Effect::Outage { error: Error::Down(String::new()), left: None };
+            assert_eq!(effects, if second == 6 { vec![Effect::Deadline, outage] } else { vec![Effect::Deadline] }, "{second}");
             assert_eq!(node.deadline(), Some(at(second + 12)));
         }
         // The coordinator is back, and the record has expired. The node keeps its session.
         node.tick(at(100));
         assert!(matches!(node.reply(at(100), Err(Error::Conflict))[..], [Effect::Send(Request::Read { .. })]));
         assert!(matches!(node.reply(at(100), Ok(Reply::Read(None)))[..], [Effect::Send(Request::Create { .. })]));
-        assert_eq!(node.reply(at(101), written(5)), [Effect::Deadline]);
+        assert_eq!(node.reply(at(101), written(5)), [Effect::Deadline, Effect::OutageOver]);
         assert_eq!((node.deadline(), node.member().session), (Some(at(112)), Session(10)));
     }
 
@@ -446,6 +497,11 @@ mod tests {
         ));
         assert_eq!(node.reply(at(5), written(78))[0], Effect::Joined);
         assert_eq!(node.member().session, Session(11));
+        // The record says that the session before has ended.
+        let effects = node.tick(at(8));
+        let [Effect::Send(Request::Update { value, .. })] = &effects[..] else { panic!("{effects:?}") };
+        let record: NodeRecord = serde_json::from_slice(value).unwrap();
+        assert!(record.has_ended(Session(10)) && !record.has_ended(Session(11)) && !record.has_ended(Session(9)));
     }
 
     #[test]

@@ -17,12 +17,17 @@
 //! | the session of `from` is gone, and the new owner has no result yet | replaces `from` by the interruption, in the same epoch |
 //! | a stream was removed | deletes its assignment and its status |
 //!
+//! An assignment that somebody has removed although its stream exists is written again, by the planner or by its owner: until then the
+//! owner runs on. A stream that a planner found without an assignment gets a node only after [`Timing::takeover`] if there are several nodes: its
+//! assignment may have been removed before the planner watched, and an owner that does not know it may run on until its lease ends.
+//!
 //! While the planner's view is not current, and while it has no lock, it writes nothing.
 //!
 //! # Epochs
 //!
 //! The epoch of an assignment is one more than that of the assignment that it replaces, and at least the revision of the stream's
-//! specification. Revisions grow with each write of any item, so a stream that is removed and added again gets a higher epoch than it had.
+//! specification. The epoch of a first assignment is at least the newest revision that the planner has seen. Revisions grow with each write
+//! of any item, so an epoch is at most the revision of its assignment, and a stream without an assignment gets a higher epoch than it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +39,7 @@ use crate::timing::Timing;
 use crate::types::{
     Assignment, Cause, Epoch, Facts, Interruption, Member, NodeRecord, Ownership, PlannerLock, Presence, StreamState, to_json,
 };
-use crate::view::{Life, Scope, Versioned, View};
+use crate::view::{Life, REMOVED, Scope, Versioned, View};
 
 /// What a request of the planner is for. Its reply returns with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,6 +178,9 @@ impl Planner {
     /// Handles the passing of time. `member` is this node with its session, if it has a lease.
     pub fn tick(&mut self, now: Duration, view: &View, member: Option<&Member>) -> Vec<(Purpose, Request)> {
         let mut requests: Vec<(Purpose, Request)> = self.elect(now, view, member).into_iter().collect();
+        if let Some(member) = member.filter(|_| view.is_current()) {
+            requests.extend(self.restore(now, view, member));
+        }
         if self.is_elected(now) && member.is_some() && view.is_current() && now >= self.next_plan {
             self.next_plan = now + self.policy.interval;
             requests.extend(self.plan(now, view));
@@ -276,7 +284,9 @@ impl Planner {
             let assignment = self.assignment(view, name).cloned();
             let mut placed =
                 Placed { name, spec: &spec.value, at: None, prefers: None, is_movable: false, has_failed: false, avoids: Vec::new() };
-            if assignment.is_none() && !is_settled {
+            let is_owned_perhaps = items.nodes.len() > 1
+                && view.found_since(spec.revision).is_some_and(|since| now.saturating_sub(since) < self.timing.takeover);
+            if assignment.is_none() && (!is_settled || is_owned_perhaps) {
                 continue;
             }
             if let Some(assignment) = assignment {
@@ -380,7 +390,7 @@ impl Planner {
         }
         let spec = view.items().streams.get(stream)?;
         let earlier = view.items().assignments.get(stream);
-        let epoch = earlier.map_or(0, |earlier| earlier.value.epoch.0 + 1).max(spec.revision.0);
+        let epoch = earlier.map_or(view.newest().0, |earlier| earlier.value.epoch.0 + 1).max(spec.revision.0);
         let from = earlier.and_then(|earlier| self.from(view, now, &earlier.value, &owner));
         let interruption = earlier.and_then(|earlier| interruption(view, stream, &earlier.value, from.is_some(), reason));
         let assignment = Assignment { owner, epoch: Epoch(epoch), from, interruption };
@@ -420,12 +430,29 @@ impl Planner {
         candidates.into_iter().find(|candidate| candidate.owner != *owner && is_alive(&candidate.owner))
     }
 
+    /// Writes assignments again that were removed although their streams exist: all if this planner is elected, otherwise those of this node.
+    fn restore(&mut self, now: Duration, view: &View, member: &Member) -> Vec<(Purpose, Request)> {
+        let is_mine = |value: &Assignment| self.is_elected(now) || value.owner == *member;
+        let removed = view.items().assignments.iter().filter(|(_, item)| item.revision == REMOVED && is_mine(&item.value));
+        let removed: Vec<_> = removed.map(|(stream, item)| (stream.clone(), item.value.clone())).collect();
+        let mut requests = Vec::new();
+        for (stream, assignment) in removed {
+            let purpose = Purpose::Assign(stream.clone());
+            if self.busy.insert(purpose.clone()) {
+                let (key, value) = (keys::assign(&stream), to_json(&assignment));
+                self.written.insert(stream, Written { assignment, revision: None });
+                requests.push((purpose, Request::Create { key, value, ttl: None }));
+            }
+        }
+        requests
+    }
+
     fn bury(&mut self, member: &Member) -> Option<(Purpose, Request)> {
         let purpose = Purpose::Bury(member.node.clone());
         if !self.busy.insert(purpose.clone()) {
             return None;
         }
-        let record = NodeRecord { session: member.session, presence: Presence::Dead, facts: Facts::default() };
+        let record = NodeRecord { session: member.session, presence: Presence::Dead, first_session: None, facts: Facts::default() };
         let (key, value, ttl) = (keys::node(&member.node), to_json(&record), Some(self.timing.burial));
         Some((purpose, Request::Create { key, value, ttl }))
     }
@@ -433,7 +460,7 @@ impl Planner {
     fn clean(&mut self, view: &View) -> Vec<(Purpose, Request)> {
         let items = view.items();
         let is_removed = |stream: &String| !items.streams.contains_key(stream) && !is_unreadable(view, stream);
-        let assignments = items.assignments.iter().filter(|(stream, _)| is_removed(stream));
+        let assignments = items.assignments.iter().filter(|(stream, item)| is_removed(stream) && item.revision != REMOVED);
         let assignments = assignments.map(|(stream, item)| (keys::assign(stream), item.revision));
         let statuses = items.statuses.iter().filter(|(stream, _)| is_removed(stream));
         let removed = assignments.chain(statuses.map(|(stream, item)| (keys::status(stream), item.revision)));
@@ -513,7 +540,7 @@ mod tests {
             let mut elected = Self { planner: Planner::new(Timing::default(), Policy::default()), view, revision: 0 };
             for node in ["a", "b"] {
                 let facts = Facts { capacity: Capacity { default: 100.0, ..Capacity::default() }, ..Facts::default() };
-                let record = NodeRecord { session: Session(1), presence: Presence::Present, facts };
+                let record = NodeRecord { session: Session(1), presence: Presence::Present, first_session: None, facts };
                 elected.see(0, &keys::node(node), &record);
             }
             let spec = StreamSpec {
@@ -579,7 +606,7 @@ mod tests {
         planner.state(2, StreamState::Running);
         let earlier = Ownership { owner: member("b"), epoch: Epoch(4) };
         let interruption = |cause| Some(Interruption { earlier: earlier.clone(), cause });
-        let left = NodeRecord { session: Session(1), presence: Presence::Left, facts: Facts::default() };
+        let left = NodeRecord { session: Session(1), presence: Presence::Left, first_session: None, facts: Facts::default() };
         let mut of_node_that_left = planner.clone();
         of_node_that_left.see(20, &keys::node("b"), &left);
         assert_eq!(of_node_that_left.pass(21).unwrap().interruption, interruption(Cause::NodeLeft));
@@ -612,7 +639,7 @@ mod tests {
         assert_eq!(planner.pass(5), None, "it may come back");
         let requests = planner.planner.plan(at(20), &planner.view);
         assert!(matches!(&requests[..], [(Purpose::Bury(node), _)] if node == "a"), "{requests:?}");
-        let dead = NodeRecord { session: Session(1), presence: Presence::Dead, facts: Facts::default() };
+        let dead = NodeRecord { session: Session(1), presence: Presence::Dead, first_session: None, facts: Facts::default() };
         planner.see(21, &keys::node("a"), &dead);
         let interruption = Some(Interruption { earlier: from, cause: Cause::NodeLost });
         let expected = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption };
@@ -625,7 +652,8 @@ mod tests {
         let (mut planner, _) = handed_over();
         planner.state(2, StreamState::Running);
         planner.state(3, StreamState::Waiting);
-        planner.see(3, &keys::node("a"), &NodeRecord { session: Session(1), presence: Presence::Left, facts: Facts::default() });
+        let left = NodeRecord { session: Session(1), presence: Presence::Left, first_session: None, facts: Facts::default() };
+        planner.see(3, &keys::node("a"), &left);
         assert_eq!(planner.pass(4), Some(Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: None }));
     }
 
@@ -642,6 +670,37 @@ mod tests {
         assert_eq!((moved.owner, moved.interruption), (member("a"), interruption));
         with_result.state(4, StreamState::Running);
         assert_eq!(with_result.pass(20).unwrap().interruption, None, "it was reported");
+    }
+
+    #[test]
+    fn a_removed_assignment_of_a_stream_that_exists_is_written_again() {
+        let mut planner = Elected::new();
+        let assignment = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: None };
+        planner.see(1, &keys::assign("s"), &assignment);
+        planner.state(2, StreamState::Running);
+        let removed = planner.view.apply(at(20), Change::Removed { key: keys::assign("s") });
+        planner.planner.changed(at(20), &planner.view, &removed);
+        let mut of_owner = Planner::new(Timing::default(), Policy::default());
+        let other = of_owner.tick(at(20), &planner.view, Some(&member("c")));
+        assert!(other.iter().all(|(purpose, _)| *purpose == Purpose::Lock), "it is not its stream: {other:?}");
+        for requests in [of_owner.restore(at(20), &planner.view, &member("b")), planner.planner.restore(at(1), &planner.view, &member("a"))]
+        {
+            let [(_, Request::Create { key, value, .. })] = &requests[..] else { panic!("{requests:?}") };
+            assert_eq!((&**key, serde_json::from_slice::<Assignment>(value).unwrap()), ("assign.s", assignment.clone()));
+        }
+        assert_eq!(planner.pass(21), None, "the owner runs on");
+    }
+
+    #[test]
+    fn a_stream_that_was_found_without_an_assignment_waits_until_an_unknown_owner_has_stopped() {
+        let mut planner = Elected::new();
+        assert_eq!(planner.pass(13), None);
+        planner.planner.reply(at(13), &planner.view, &Purpose::Lock, &Ok(Reply::Written(Revision(901))));
+        let mut of_new_stream = planner.clone();
+        assert_eq!(planner.pass(14).unwrap().epoch, Epoch(3), "the newest revision");
+        let spec = of_new_stream.view.items().streams["s"].value.clone();
+        of_new_stream.see(13, &keys::stream("s"), &spec);
+        assert!(of_new_stream.pass(13).is_some(), "it was added while the planner watched");
     }
 
     #[test]

@@ -88,9 +88,19 @@ pub struct NodeRecord {
     pub session: Session,
     /// Whether the session holds its lease.
     pub presence: Presence,
+    /// First session of the process. The sessions from this one to before `session` have ended, and their streams have stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_session: Option<Session>,
     /// What the node is and can do.
     #[serde(flatten)]
     pub facts: Facts,
+}
+
+impl NodeRecord {
+    /// Whether the node itself says that this session of it has ended.
+    pub fn has_ended(&self, session: Session) -> bool {
+        self.first_session.is_some_and(|first| first <= session && session < self.session)
+    }
 }
 
 /// Whether the session of a node record holds its lease.

@@ -10,6 +10,9 @@ use crate::keys::Key;
 use crate::timing::Timing;
 use crate::types::{Assignment, Drain, Member, NodeRecord, PlannerLock, Presence, Status, StreamSpec};
 
+/// Revision of an item that does not exist, but is still in effect.
+pub const REMOVED: Revision = Revision(0);
+
 /// A value with its revision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Versioned<T> {
@@ -76,6 +79,10 @@ pub struct View {
     current_since: Option<Duration>,
     /// When the watch last delivered a present record of each session.
     signs: BTreeMap<Member, Duration>,
+    /// Highest revision of the items of the last complete snapshot.
+    of_snapshot: Revision,
+    /// Highest revision of all items so far.
+    newest: Revision,
 }
 
 /// Signs that are older than this have no effect, because sessions are taken over earlier.
@@ -92,7 +99,20 @@ impl View {
         self.current_since.is_some()
     }
 
+    /// Returns the highest revision of all items that were seen.
+    pub fn newest(&self) -> Revision {
+        self.newest
+    }
+
+    /// Since when the view is complete, if this item was there before: it was not written while this node watched.
+    pub fn found_since(&self, revision: Revision) -> Option<Duration> {
+        self.current_since.filter(|_| revision <= self.of_snapshot)
+    }
+
     /// Applies a change of the watch at a time.
+    ///
+    /// Only the planner removes an assignment, and only that of a removed stream. If the stream still exists, the removal is of somebody
+    /// else, and the owner may run on. So the assignment stays, with the revision [`REMOVED`], until it is written again.
     pub fn apply(&mut self, now: Duration, change: Change) -> Scope {
         match change {
             Change::Begin => {
@@ -102,8 +122,12 @@ impl View {
             }
             Change::Current => {
                 if let Some(next) = self.next.take() {
-                    self.items = next;
+                    let before = std::mem::replace(&mut self.items, next);
+                    for (stream, Versioned { value, .. }) in before.assignments {
+                        self.items.keep_assignment(&stream, value);
+                    }
                 }
+                self.of_snapshot = self.newest;
                 self.current_since = Some(now);
                 self.signs.retain(|_, sign| now.saturating_sub(*sign) < OLD_SIGN);
                 Scope::All
@@ -114,6 +138,7 @@ impl View {
                 Scope::Nothing
             }
             Change::Put(item) => {
+                self.newest = self.newest.max(item.revision);
                 let items = self.next.as_mut().unwrap_or(&mut self.items);
                 let scope = items.put(&item);
                 if let Scope::Node(node) = &scope
@@ -124,7 +149,18 @@ impl View {
                 }
                 scope
             }
-            Change::Removed { key } => self.next.as_mut().unwrap_or(&mut self.items).remove(&key),
+            Change::Removed { key } => {
+                let items = self.next.as_mut().unwrap_or(&mut self.items);
+                let assignment = match Key::parse(&key) {
+                    Some(Key::Assign(stream)) => items.assignments.get(stream).map(|assignment| (stream, assignment.value.clone())),
+                    _ => None,
+                };
+                let scope = items.remove(&key);
+                if let Some((stream, assignment)) = assignment {
+                    items.keep_assignment(stream, assignment);
+                }
+                scope
+            }
         }
     }
 
@@ -135,6 +171,9 @@ impl View {
     /// nodes that were allowed to run on while the coordinator was down.
     pub fn life(&self, member: &Member, now: Duration, timing: &Timing) -> Life {
         let record = self.items.nodes.get(&member.node).map(|record| &record.value);
+        if record.is_some_and(|record| record.has_ended(member.session)) {
+            return Life::Gone;
+        }
         let own = record.filter(|record| record.session == member.session);
         match own.map(|record| record.presence) {
             Some(Presence::Present) => return Life::Alive,
@@ -151,6 +190,14 @@ impl View {
 }
 
 impl Items {
+    /// Keeps an assignment that was removed although its stream exists.
+    fn keep_assignment(&mut self, stream: &str, value: Assignment) {
+        let key = crate::keys::assign(stream);
+        if self.streams.contains_key(stream) && !self.assignments.contains_key(stream) && !self.unreadable.contains_key(&key) {
+            self.assignments.insert(stream.to_owned(), Versioned { revision: REMOVED, value });
+        }
+    }
+
     fn put(&mut self, item: &Item) -> Scope {
         let Some(key) = Key::parse(&item.key) else { return Scope::Nothing };
         self.unreadable.remove(&item.key);
@@ -218,7 +265,7 @@ mod tests {
     }
 
     fn record(session: u64, presence: Presence) -> Change {
-        let value = to_json(&NodeRecord { session: Session(session), presence, facts: Facts::default() });
+        let value = to_json(&NodeRecord { session: Session(session), presence, first_session: None, facts: Facts::default() });
         Change::Put(Item { key: keys::node("a"), revision: Revision(1), value })
     }
 
@@ -252,6 +299,41 @@ mod tests {
         let view = view(&[(10, record(1, Presence::Present)), (11, record(2, Presence::Present))]);
         assert_eq!((life(&view, 23), life(&view, 24)), (Life::Silent, Life::Gone));
         assert_eq!(view.life(&member(2), at(100), &Timing::default()), Life::Alive);
+    }
+
+    #[test]
+    fn a_session_that_its_own_process_has_ended_is_gone_at_once() {
+        let joined_again = |first| {
+            let first_session = Some(Session(first));
+            let value = to_json(&NodeRecord { session: Session(3), presence: Presence::Present, first_session, facts: Facts::default() });
+            Change::Put(Item { key: keys::node("a"), revision: Revision(2), value })
+        };
+        let before = (10, record(1, Presence::Present));
+        assert_eq!(life(&view(&[before.clone(), (11, joined_again(1))]), 11), Life::Gone);
+        assert_eq!(life(&view(&[before, (11, joined_again(2))]), 11), Life::Silent, "a session of an earlier process");
+    }
+
+    #[test]
+    fn an_assignment_that_is_removed_although_its_stream_exists_stays_in_effect() {
+        let put = |key: String, revision, value| Change::Put(Item { key, revision: Revision(revision), value });
+        let stream = || put(keys::stream("s"), 1, br#"{"description":{}}"#.to_vec());
+        let assignment = Assignment { owner: member(1), epoch: crate::types::Epoch(7), from: None, interruption: None };
+        let removed = |key: String| Change::Removed { key };
+        let mut view = view(&[(1, stream()), (2, put(keys::assign("s"), 2, to_json(&assignment)))]);
+        assert_eq!(view.apply(at(3), removed(keys::assign("s"))), Scope::Stream("s".to_owned()));
+        let kept = Some(Versioned { revision: REMOVED, value: assignment.clone() });
+        assert_eq!(view.items().assignments.get("s"), kept.as_ref());
+        // A snapshot without it changes nothing.
+        for change in [Change::Interrupted, Change::Begin, stream(), Change::Current] {
+            view.apply(at(4), change);
+        }
+        assert_eq!(view.items().assignments.get("s"), kept.as_ref());
+        view.apply(at(5), put(keys::assign("s"), 9, to_json(&assignment)));
+        assert_eq!(view.items().assignments["s"].revision, Revision(9));
+        // The planner removes the assignment of a removed stream.
+        view.apply(at(6), removed(keys::stream("s")));
+        view.apply(at(6), removed(keys::assign("s")));
+        assert!(view.items().assignments.is_empty());
     }
 
     #[test]

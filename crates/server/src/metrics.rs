@@ -31,14 +31,21 @@ impl Requests {
     }
 }
 
-/// Returns the page.
-pub fn page(registry: &Registry, requests: &Requests, n_connections: usize, version: &'static str) -> String {
+/// Returns the page. `n_refused_items` counts refused items that nodes share; `None`: there are no other nodes.
+pub fn page(
+    registry: &Registry,
+    requests: &Requests,
+    n_connections: usize,
+    n_refused_items: Option<u64>,
+    version: &'static str,
+) -> String {
     let mut own = prometheus_client::registry::Registry::with_prefix("roiflow");
     let requests = requests.0.each_ref().map(|counter| counter.load(Ordering::Relaxed));
     let hub = registry.hub();
     let clients = Clients {
         requests,
         n_connections: n_connections as u64,
+        n_refused_items,
         n_subscribers: hub.subscribers.load(Ordering::Relaxed) as u64,
         n_dropped: hub.dropped.load(Ordering::Relaxed),
         n_pictures: hub.pictures.load(Ordering::Relaxed),
@@ -250,6 +257,7 @@ impl Collector for Streams {
 struct Clients {
     requests: [u64; 5],
     n_connections: u64,
+    n_refused_items: Option<u64>,
     n_subscribers: u64,
     n_dropped: u64,
     n_pictures: u64,
@@ -282,6 +290,15 @@ impl Collector for Clients {
             for (kind, delays) in &self.delays {
                 write_histogram(&mut family, "kind", kind, delays)?;
             }
+        }
+        if let Some(n_refused_items) = self.n_refused_items {
+            let help = "Items of the coordinator that were refused, because they were not sealed with the key of the nodes";
+            ConstCounter::new(n_refused_items).encode(encoder.encode_descriptor(
+                "nodes_refused_items",
+                help,
+                None,
+                MetricType::Counter,
+            )?)?;
         }
         if let Some(counts) = &self.telemetry {
             let help = "Spans and logs for the collector. lost: the collector did not accept them in time";

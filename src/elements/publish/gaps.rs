@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use gstreamer::glib;
 use serde_json::{Map, Value};
 
 use crate::elements::records::Record;
@@ -40,20 +41,41 @@ pub(super) fn take(stream: Option<&str>, assignment: u64, destination: &str) -> 
     if !announced.reported.insert(destination.to_owned()) {
         return None;
     }
-    let Gap { reason, last, .. } = &announced.gap;
+    Some(record(&announced.gap, &glib::DateTime::now_utc().ok()?))
+}
+
+/// Returns the record that reports a gap which ends now. The last result before it may be of a machine whose clock is ahead: then its time
+/// is left out, because no gap ends before it begins.
+fn record(Gap { reason, last, .. }: &Gap, now: &glib::DateTime) -> Record {
     let mut body = Map::new();
     body.insert("reason".to_owned(), reason.as_str().into());
     if let Some(LastResult { epoch, frame, time }) = last {
         body.insert("epoch".to_owned(), (*epoch).into());
         body.insert("from".to_owned(), (frame + 1).into());
-        body.insert("last_time".to_owned(), time.clone().map_or(Value::Null, Into::into));
+        let is_later = |time: &String| glib::DateTime::from_iso8601(time, None).is_ok_and(|time| time > *now);
+        if !time.as_ref().is_some_and(is_later) {
+            body.insert("last_time".to_owned(), time.clone().map_or(Value::Null, Into::into));
+        }
     }
-    Some(Record { kind: "gap".to_owned(), body })
+    Record { kind: "gap".to_owned(), body }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gap_never_ends_before_it_begins() {
+        let last_time = |time: &str| {
+            let last = LastResult { epoch: 3_000_000, frame: 41, time: Some(time.to_owned()) };
+            let gap = Gap { stream: "gate".to_owned(), assignment: 7, reason: "the node ended".to_owned(), last: Some(last) };
+            let now = glib::DateTime::from_iso8601("2026-11-26T12:00:00.500Z", None).unwrap();
+            record(&gap, &now).body.get("last_time").cloned()
+        };
+        let before = "2026-11-26T12:00:00.499Z";
+        assert_eq!(last_time(before), Some(before.into()));
+        assert_eq!(last_time("2026-11-26T15:00:00.000Z"), None, "the clock of the earlier machine is three hours ahead");
+    }
 
     #[test]
     fn each_destination_reports_a_gap_once() {

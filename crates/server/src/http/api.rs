@@ -196,7 +196,9 @@ pub(super) async fn logout() -> Response {
 
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
     let text = tokio::task::spawn_blocking(move || {
-        metrics::page(app.registry(), &app.requests, app.n_connections.load(std::sync::atomic::Ordering::Relaxed), app.version)
+        let n_refused_items = (!app.nodes.is_alone()).then(|| app.nodes.n_refused_items());
+        let n_connections = app.n_connections.load(std::sync::atomic::Ordering::Relaxed);
+        metrics::page(app.registry(), &app.requests, n_connections, n_refused_items, app.version)
     });
     let text = text.await.map_err(|error| Error::internal(format!("internal error: {error}")))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
@@ -214,6 +216,7 @@ pub(super) async fn ready(State(app): State<App>) -> Result<&'static str> {
     if let Some(reason) = app.nodes.store_failure() {
         return Err(Error::new(503, "store_failed", reason));
     }
+    app.nodes.check_fit()?;
     match app.nodes.is_ready() {
         true => Ok("ready\n"),
         false if app.nodes.is_alone() => Err(Error::new(503, "starting", "the streams of the store are being started")),

@@ -1,9 +1,10 @@
-//! The key that the nodes share: it encrypts the descriptions of streams, and the tokens of the nodes are derived from it.
+//! The key that the nodes share: it encrypts the items that they share, and the tokens of the nodes are derived from it.
 //!
-//! Descriptions contain passwords of cameras and brokers. The coordinator stores them on other machines, so it only gets them encrypted,
-//! with ChaCha20-Poly1305 and a random nonce for each description. The name of the stream is authenticated as well, so a description that
-//! was copied to the key of another stream is refused. The key itself is a file that the administrator copies to each machine; it is never
-//! sent, logged or shown.
+//! Items contain passwords of cameras and brokers. The coordinator stores them on other machines, so it only gets them encrypted, with
+//! ChaCha20-Poly1305 and a random nonce for each write. `sealed` says what is authenticated with them. The key itself is a file that the
+//! administrator copies to each machine; it is never sent, logged or shown.
+//!
+//! Random nonces of 12 bytes are safe for about 2^32 writes with one key. 100 nodes reach this number after four years.
 
 use std::fmt;
 use std::fs;
@@ -23,12 +24,14 @@ use crate::token::Role;
 const N_BYTES: usize = 32;
 /// First word of the file, with the version of its format.
 const HEAD: &str = "roiflow-key-1";
-/// First word of an encrypted text, with the version of its format.
+/// First word of a description that an earlier version of roiflow has encrypted.
 const SEALED: &str = "sealed-1:";
 
 /// The key that the nodes share. Its parts are derived from the bytes of the file, so no part tells another.
 pub struct Key {
-    cipher: LessSafeKey,
+    items: LessSafeKey,
+    /// Of descriptions that earlier versions of roiflow have encrypted.
+    descriptions: LessSafeKey,
     /// Token of requests from node to node.
     peer: String,
     viewer: String,
@@ -79,9 +82,13 @@ impl Key {
         let root = hmac::Key::new(hmac::HMAC_SHA256, bytes);
         let part = |name: &str| hmac::sign(&root, format!("roiflow {name}").as_bytes());
         let token = |name: &str| format!("roiflow_{}", URL_SAFE_NO_PAD.encode(part(name)));
-        let unbound = UnboundKey::new(&CHACHA20_POLY1305, part("descriptions").as_ref());
-        let cipher = LessSafeKey::new(unbound.expect("the hash is as long as the key of the cipher"));
-        Self { cipher, peer: token("token of nodes"), viewer: token("token of viewers"), operator: token("token of operators") }
+        let cipher = |name: &str| {
+            let unbound = UnboundKey::new(&CHACHA20_POLY1305, part(name).as_ref());
+            LessSafeKey::new(unbound.expect("the hash is as long as the key of the cipher"))
+        };
+        let (items, descriptions) = (cipher("items"), cipher("descriptions"));
+        let (peer, viewer, operator) = (token("token of nodes"), token("token of viewers"), token("token of operators"));
+        Self { items, descriptions, peer, viewer, operator }
     }
 
     /// The token of requests from node to node.
@@ -103,41 +110,52 @@ impl Key {
         }
     }
 
-    /// Encrypts the description of a stream.
+    /// Encrypts a value, and authenticates the context with it.
     ///
     /// # Errors
     /// Returns an error if the system has no random numbers.
-    pub fn seal(&self, stream: &str, text: &str) -> Result<String, String> {
-        let failed = |_| format!("encrypt the description of the stream `{stream}` failed: the system has no random numbers");
-        let mut nonce = [0; NONCE_LEN];
-        SystemRandom::new().fill(&mut nonce).map_err(failed)?;
-        let mut bytes = text.as_bytes().to_vec();
-        let aad = Aad::from(stream.as_bytes());
-        self.cipher.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes).map_err(failed)?;
-        Ok(format!("{SEALED}{}", STANDARD.encode([&nonce[..], &bytes].concat())))
+    pub(super) fn seal_item(&self, context: &str, value: &[u8]) -> Result<Vec<u8>, String> {
+        encrypt(&self.items, context, value).ok_or_else(|| "encrypt an item failed: the system has no random numbers".to_owned())
     }
 
-    /// Decrypts the description of a stream.
+    /// Decrypts a value. Returns `None` if it was encrypted with another key or context, or was changed.
+    pub(super) fn open_item(&self, context: &str, sealed: Vec<u8>) -> Option<Vec<u8>> {
+        decrypt(&self.items, context, sealed)
+    }
+
+    /// Decrypts the description of a stream that an earlier version of roiflow has encrypted.
     ///
     /// # Errors
     /// Returns an error if the text was encrypted with another key or for another stream, or was changed.
-    pub fn open(&self, stream: &str, sealed: &str) -> Result<String, String> {
-        let failed = || {
+    pub(super) fn open_description(&self, stream: &str, sealed: &str) -> Result<String, String> {
+        let bytes = sealed.strip_prefix(SEALED).and_then(|text| STANDARD.decode(text).ok());
+        let opened = bytes.and_then(|bytes| decrypt(&self.descriptions, stream, bytes)).and_then(|text| String::from_utf8(text).ok());
+        opened.ok_or_else(|| {
             format!(
-                "decrypt the description of the stream `{stream}` failed: expected one that was encrypted with the key of this node, got \
-                 another one. Start all nodes with the same file --key"
+                "decrypt the description of the stream `{stream}` failed: expected one that was encrypted with this key, got another one. \
+                 Name the file --key with which it was encrypted, or remove the stream"
             )
-        };
-        let mut bytes = sealed.strip_prefix(SEALED).and_then(|text| STANDARD.decode(text).ok()).ok_or_else(failed)?;
-        let (nonce, content) = bytes.split_at_mut_checked(NONCE_LEN).ok_or_else(failed)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| failed())?;
-        let text = self.cipher.open_in_place(nonce, Aad::from(stream.as_bytes()), content).map_err(|_| failed())?;
-        std::str::from_utf8(text).map(str::to_owned).map_err(|_| failed())
+        })
     }
 }
 
-/// Whether the description of a stream is encrypted.
-pub fn is_sealed(text: &str) -> bool {
+/// Returns a nonce, the encrypted value and its tag; `None`: the system has no random numbers.
+fn encrypt(cipher: &LessSafeKey, context: &str, value: &[u8]) -> Option<Vec<u8>> {
+    let mut nonce = [0; NONCE_LEN];
+    SystemRandom::new().fill(&mut nonce).ok()?;
+    let mut bytes = value.to_vec();
+    cipher.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(context.as_bytes()), &mut bytes).ok()?;
+    Some([&nonce[..], &bytes].concat())
+}
+
+fn decrypt(cipher: &LessSafeKey, context: &str, mut sealed: Vec<u8>) -> Option<Vec<u8>> {
+    let (nonce, content) = sealed.split_at_mut_checked(NONCE_LEN)?;
+    let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+    cipher.open_in_place(nonce, Aad::from(context.as_bytes()), content).ok().map(|value| value.to_vec())
+}
+
+/// Whether the description of a stream was encrypted by an earlier version of roiflow.
+pub(super) fn is_sealed(text: &str) -> bool {
     text.starts_with(SEALED)
 }
 
@@ -145,6 +163,14 @@ pub fn is_sealed(text: &str) -> bool {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
+    }
+}
+
+#[cfg(test)]
+impl Key {
+    /// Encrypts a description as earlier versions of roiflow did.
+    pub(super) fn seal_description(&self, stream: &str, text: &str) -> String {
+        format!("{SEALED}{}", STANDARD.encode(encrypt(&self.descriptions, stream, text.as_bytes()).unwrap()))
     }
 }
 
@@ -158,20 +184,20 @@ mod tests {
     }
 
     #[test]
-    fn description_opens_only_with_its_key_and_its_stream() {
+    fn value_opens_only_with_its_key_and_its_context() {
         let folder = tempfile::tempdir().unwrap();
         let (key, other) = (key(folder.path(), "key"), key(folder.path(), "other"));
-        let text = r#"{"input":"rtsp://admin:secret77@cam/"}"#;
-        let sealed = key.seal("door", text).unwrap();
-        assert!(is_sealed(&sealed) && !is_sealed(text) && !sealed.contains("secret77"));
-        assert_ne!(sealed, key.seal("door", text).unwrap(), "each description has its own nonce");
-        assert_eq!(key.open("door", &sealed).unwrap(), text);
-        let changed = sealed.replace(&sealed[20..24], if &sealed[20..24] == "AAAA" { "BBBB" } else { "AAAA" });
-        for (key, stream, text) in
-            [(&other, "door", &*sealed), (&key, "gate", &sealed), (&key, "door", &changed), (&key, "door", "sealed-1:AA")]
+        let value = br#"{"input":"rtsp://admin:secret77@cam/"}"#;
+        let sealed = key.seal_item("door", value).unwrap();
+        assert!(!sealed.windows(8).any(|part| part == b"secret77"));
+        assert_ne!(sealed, key.seal_item("door", value).unwrap(), "each write has its own nonce");
+        assert_eq!(key.open_item("door", sealed.clone()).unwrap(), value);
+        let mut changed = sealed.clone();
+        changed[20] ^= 1;
+        for (key, context, sealed) in
+            [(&other, "door", sealed.clone()), (&key, "gate", sealed), (&key, "door", changed), (&key, "door", vec![7; 5])]
         {
-            let error = key.open(stream, text).unwrap_err();
-            assert!(error.contains("same file --key"), "{error}");
+            assert_eq!(key.open_item(context, sealed), None);
         }
     }
 

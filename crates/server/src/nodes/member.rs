@@ -55,7 +55,7 @@ enum Command {
 #[derive(Debug)]
 pub(super) struct Streams {
     registry: Registry,
-    descriptions: Arc<Descriptions>,
+    descriptions: Descriptions,
     results: Option<Arc<dyn ResultLog>>,
     wishes: Mutex<HashMap<String, Wish>>,
     /// A wish was fulfilled.
@@ -112,7 +112,8 @@ impl Member {
         let (waker, has_left) = (coordinator.waker(), Arc::new(AtomicBool::new(false)));
         let (streams, facts, agent) = (Arc::new(streams), options.facts.clone(), Agent::new(options));
         let (of_driver, of_thread) = (streams.clone(), has_left.clone());
-        let driver = Driver { coordinator, agent, streams: of_driver, fence, facts, meter, leaves_at: None, has_left: of_thread };
+        let driver =
+            Driver { coordinator, agent, streams: of_driver, fence, facts, meter, leaves_at: None, has_left: of_thread, trouble: None };
         let thread = std::thread::Builder::new().name("roiflow-node".to_owned()).spawn(move || driver.run(&received))?;
         Ok(Self { commands: Mutex::new(commands), waker, has_left, thread: Mutex::new(Some(thread)), streams })
     }
@@ -181,6 +182,8 @@ struct Driver {
     /// When the node leaves, even if streams have not stopped; `None`: it has left, or nobody has asked it to leave.
     leaves_at: Option<Duration>,
     has_left: Arc<AtomicBool>,
+    /// What was told last and is not over.
+    trouble: Option<String>,
 }
 
 impl Driver {
@@ -241,10 +244,29 @@ impl Driver {
                     },
                     Output::Stop { stream } => self.streams.want(&stream, None),
                     Output::Fence(deadline) => self.fence.set(deadline),
-                    Output::Note(note) => self.note(text(&note)),
+                    Output::Note(note) => self.tell(&note),
                 }
             }
         }
+    }
+
+    /// Tells people what has happened: as a warning if streams stop or may stop, and when that is over.
+    fn tell(&mut self, note: &Note) {
+        if self.streams.is_alone() {
+            return;
+        }
+        let is_trouble = matches!(note, Note::Lapsed { .. } | Note::Outage { .. } | Note::NameInUse | Note::Rejected(_));
+        let is_end = matches!(note, Note::Joined(_) | Note::OutageOver);
+        let text = text(note);
+        // A request that is refused is sent again and again.
+        if matches!(note, Note::Rejected(_)) && self.trouble.as_ref() == Some(&text) {
+            return;
+        }
+        if is_trouble || (is_end && self.trouble.is_some()) {
+            tracing::warn!("{text}");
+            self.trouble = Some(text.clone()).filter(|_| is_trouble);
+        }
+        self.note(text);
     }
 
     fn note(&self, text: String) {
@@ -266,7 +288,18 @@ pub(super) fn now() -> Duration {
 fn text(note: &Note) -> String {
     match note {
         Note::Joined(session) => format!("joined the other nodes under session {}", session.0),
-        Note::Lapsed => "lost the lease: the coordinator did not answer in time. The streams of this node run elsewhere now".to_owned(),
+        Note::Lapsed { n_streams, keep_running } => {
+            let done = if *keep_running { "go on without it, because of --keep-running" } else { "were stopped" };
+            format!(
+                "lost the lease: the coordinator did not answer in time. The {n_streams} streams of this node {done}. Nodes that reach the \
+                 coordinator start them"
+            )
+        }
+        Note::Outage { error, left: Some(left) } => {
+            format!("cannot renew the lease: {error}. The streams of this node stop in {} s, unless that ends before", left.as_secs())
+        }
+        Note::Outage { error, left: None } => format!("cannot renew the lease: {error}. The streams of this node go on"),
+        Note::OutageOver => "the coordinator answers again".to_owned(),
         Note::NameInUse => "another process has the name of this node. Stop it, or start this one with another --name".to_owned(),
         Note::Decided(decision) => {
             let (stream, assignment) = (&decision.stream, &decision.assignment);
@@ -288,12 +321,12 @@ fn reason(reason: &Reason) -> &'static str {
 
 impl Streams {
     /// `results` are the results that all nodes have published.
-    pub(super) fn new(registry: Registry, descriptions: Arc<Descriptions>, results: Option<Arc<dyn ResultLog>>) -> Self {
+    pub(super) fn new(registry: Registry, descriptions: Descriptions, results: Option<Arc<dyn ResultLog>>) -> Self {
         Self { registry, descriptions, results, wishes: Mutex::default(), fulfilled: Condvar::new(), spans: Mutex::default() }
     }
 
     fn is_alone(&self) -> bool {
-        matches!(self.descriptions.0, Protection::Alone)
+        self.descriptions.0 == Protection::Alone
     }
 
     /// The number of an assignment for the IDs of results. Without other nodes, results need no such number.
@@ -447,7 +480,7 @@ mod tests {
 
     /// The streams of this node, whose backend is `fake`.
     fn streams(folder: &std::path::Path, fake: &Fake) -> Arc<Streams> {
-        Arc::new(Streams::new(registry(folder, fake, |_| {}), Arc::new(Descriptions(Protection::None)), None))
+        Arc::new(Streams::new(registry(folder, fake, |_| {}), Descriptions(Protection::None), None))
     }
 
     /// Waits until all wishes are fulfilled.

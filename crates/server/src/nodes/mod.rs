@@ -4,7 +4,8 @@
 //! - `member`: runs the streams that were assigned to this node. `load`: what it can do and does.
 //! - `results`: the results that all nodes have published, and the gaps in them.
 //! - `directory`: the items that all nodes share. This module: what clients see and change of them.
-//! - `descriptions`: descriptions of streams in these items. [`key`]: encrypts them, and makes the tokens of nodes.
+//! - `descriptions`: descriptions of streams in these items. `sealed`: seals all items with the [`key`] of the nodes. `migration`: seals the
+//!   items of a group that were not sealed.
 //!
 //! The crate `roiflow-nodes` decides which node runs which stream. `http::peers` passes requests about a stream on to its node.
 
@@ -14,7 +15,9 @@ mod directory;
 pub mod key;
 mod load;
 mod member;
+mod migration;
 mod results;
+mod sealed;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +39,9 @@ use self::directory::Directory;
 use self::key::Key;
 use self::load::Meter;
 use self::member::{Member, Streams};
+pub use self::migration::seal_group;
 pub use self::results::{Lines, ResultLog};
+use self::sealed::{Health, Sealed};
 use crate::backend::Prepared;
 use crate::error::{Error, Result};
 use crate::events::EventKind;
@@ -59,6 +64,8 @@ const MAX_OUTCOME: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// Name of this node.
     pub name: String,
+    /// Name of the group of the nodes.
+    pub group: String,
     /// Labels for the field `needs` of streams.
     pub labels: BTreeMap<String, String>,
     /// Frames per second that this node can process; `None`: it is measured.
@@ -84,7 +91,10 @@ pub struct Nodes {
     directory: Directory,
     member: Member,
     registry: Registry,
-    descriptions: Arc<Descriptions>,
+    descriptions: Descriptions,
+    key: Option<Arc<Key>>,
+    /// Whether the key of this node fits.
+    health: Arc<Health>,
     fence: Fence,
     results: Option<Arc<dyn ResultLog>>,
     /// Keeps the streams; `None`: the other nodes do.
@@ -172,7 +182,7 @@ impl Nodes {
         registry: Registry,
         settings: Settings,
     ) -> Result<Self, String> {
-        let Settings { name, labels, capacity, devices, address, version, keep_running, key, results } = settings;
+        let Settings { name, group, labels, capacity, devices, address, version, keep_running, key, results } = settings;
         if !keys::is_name(&name) {
             let max = keys::MAX_NAME;
             return Err(format!(
@@ -181,10 +191,12 @@ impl Nodes {
                 name.escape_debug()
             ));
         }
-        let descriptions = Descriptions(key.map_or(Protection::None, |key| Protection::Key(Box::new(key))));
-        let address = Some(descriptions.write_address(&name, address)?);
+        let (key, health) = (key.map(Arc::new), Arc::new(Health::default()));
+        let descriptions = Descriptions(if key.is_some() { Protection::Sealed } else { Protection::None });
+        let sealed = |inner, health| Box::new(Sealed::new(inner, key.clone(), &group, health));
+        let (member, directory) = (sealed(member, None), sealed(directory, Some(health.clone())));
         let meter = Meter::new(capacity);
-        let facts = Facts { labels, capacity: meter.first(), devices, address, version, ..Facts::default() };
+        let facts = Facts { labels, capacity: meter.first(), devices, address: Some(address), version, ..Facts::default() };
         let options = agent::Options {
             node: name,
             session: random_session()?,
@@ -193,7 +205,8 @@ impl Nodes {
             timing: Timing::default(),
             policy: PlacementPolicy::default(),
         };
-        Self::start(member, directory, registry, (options, meter, descriptions, results))
+        let nodes = Self::start(member, directory, registry, (options, meter, descriptions, results))?;
+        Ok(Self { key, health, ..nodes })
     }
 
     fn start(
@@ -203,12 +216,12 @@ impl Nodes {
         (options, meter, descriptions, results): (agent::Options, Meter, Descriptions, Option<Arc<dyn ResultLog>>),
     ) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("start the threads of the node failed: {error}");
-        let (name, fence, descriptions) = (options.node.clone(), Fence::default(), Arc::new(descriptions));
+        let (name, fence) = (options.node.clone(), Fence::default());
         registry.start_retries().map_err(failed)?;
         // A coordinator in this process always replies, but the disk of its store may be slow.
-        let max_wait = if matches!(descriptions.0, Protection::Alone) { MAX_DISK } else { REQUEST_TIMEOUT * 2 };
+        let max_wait = if descriptions.0 == Protection::Alone { MAX_DISK } else { REQUEST_TIMEOUT * 2 };
         let directory = Directory::start(directory, max_wait).map_err(failed)?;
-        let streams = Streams::new(registry.clone(), descriptions.clone(), results.clone());
+        let streams = Streams::new(registry.clone(), descriptions, results.clone());
         let member = Member::start(member, options, streams, fence.clone(), meter).map_err(failed)?;
         Ok(Self {
             name,
@@ -216,6 +229,8 @@ impl Nodes {
             member,
             registry,
             descriptions,
+            key: None,
+            health: Arc::default(),
             fence,
             results,
             store: None,
@@ -226,7 +241,7 @@ impl Nodes {
 
     /// Whether there are no other nodes.
     pub(crate) fn is_alone(&self) -> bool {
-        matches!(self.descriptions.0, Protection::Alone)
+        self.descriptions.0 == Protection::Alone
     }
 
     /// Name of this node; `None` if there are no other nodes.
@@ -279,7 +294,17 @@ impl Nodes {
 
     /// The key that the nodes share.
     pub(crate) fn key(&self) -> Option<&Key> {
-        self.descriptions.0.key()
+        self.key.as_deref()
+    }
+
+    /// Returns an error if the key of this node does not fit, so that it sees no items.
+    pub(crate) fn check_fit(&self) -> Result<()> {
+        self.health.unfit().map_or(Ok(()), |reason| Err(Error::new(503, "key_does_not_fit", reason)))
+    }
+
+    /// Number of shared items that were refused, because they were not sealed with the key of the nodes.
+    pub(crate) fn n_refused_items(&self) -> u64 {
+        self.health.n_refused()
     }
 
     /// Which node runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
@@ -289,7 +314,7 @@ impl Nodes {
             if node == self.name {
                 return Owner::Here;
             }
-            let address = items.nodes.get(node).and_then(|record| self.descriptions.read_address(node, &record.value.facts));
+            let address = items.nodes.get(node).and_then(|record| record.value.facts.address.clone());
             address.map_or(Owner::None, |url| Owner::Other { node: node.to_owned(), url })
         })
     }
@@ -298,7 +323,7 @@ impl Nodes {
     pub(crate) fn others(&self) -> Vec<(String, String)> {
         self.directory.read(|items| {
             let present = items.nodes.iter().filter(|(name, record)| **name != self.name && record.value.presence == Presence::Present);
-            present.filter_map(|(name, record)| Some((name.clone(), self.descriptions.read_address(name, &record.value.facts)?))).collect()
+            present.filter_map(|(name, record)| Some((name.clone(), record.value.facts.address.clone()?))).collect()
         })
     }
 
@@ -328,7 +353,7 @@ impl Nodes {
                     memory_used: facts.load.memory,
                     memory: facts.memory,
                     devices: facts.devices.clone(),
-                    address: self.descriptions.read_address(name, facts),
+                    address: facts.address.clone(),
                     version: facts.version.clone(),
                     streams: streams.into_iter().cloned().collect(),
                 }
@@ -378,6 +403,7 @@ impl Nodes {
     /// # Errors
     /// Returns an error if the stream is invalid, or the coordinator does not answer.
     pub(crate) fn add(&self, spec: &StreamSpec) -> Result<StreamView> {
+        self.check_fit()?;
         self.registry.check_rules(spec)?;
         let item = self.descriptions.write(spec)?;
         let exists = || {
@@ -573,6 +599,7 @@ impl Nodes {
     }
 
     fn check_node(&self, node: &str) -> Result<()> {
+        self.check_fit()?;
         let names: Vec<String> = self.directory.read(|items| items.nodes.keys().cloned().collect());
         if names.iter().any(|name| name == node) {
             return Ok(());
@@ -623,6 +650,9 @@ impl Nodes {
     }
 
     fn unknown_stream(&self, name: &str) -> Error {
+        if let Err(error) = self.check_fit() {
+            return error;
+        }
         let names = self.stream_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let advice = match policy::nearest(name, &names) {
