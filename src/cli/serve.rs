@@ -345,7 +345,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("server.toml");
         std::fs::write(&path, "listen = \"127.0.0.1:81\"\n[telemetry]\ntraces = false\n").unwrap();
-        let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
         let Command { settings } = Command::parse_from(["roiflow", "--config", &text(&path), "--state", &text(&folder)]);
         assert!(settings.telemetry(&Terminal::new()).unwrap().is_none());
         // A user changes the file while the server starts.

@@ -226,7 +226,7 @@ mod tests {
         assert_eq!((layout.anchor, layout.absence, layout.heat_map), (Anchor::Center, Duration::from_millis(2500), (16, 9)));
         assert_eq!((&*layout.lines[0].name, layout.lines[0].min_time), ("door", Duration::from_millis(200)));
         assert_eq!((layout.zones[0].corners.len(), layout.zones[0].loiter_time), (3, Some(Duration::from_secs(60))));
-        let short = read(None, Some("0,0.5,1,0.5; gate: 0,0.2,1,0.2"), Some("0,0,1,0,1,1"), text).unwrap();
+        let short = read(None, Some("0,0.5,1,0.5; gate: 0,0.2,1,0.2"), Some("0,0,1,0,1,1"), super::text).unwrap();
         let names: Vec<&str> = short.lines.iter().map(|line| &*line.name).chain(short.zones.iter().map(|zone| &*zone.name)).collect();
         assert_eq!(names, ["line-1", "gate", "zone-1"]);
     }
