@@ -26,6 +26,7 @@
 //! | `roiflow-onvif` | ONVIF cameras: discovery, addresses of streams | GStreamer, other crates |
 //! | `roiflow-images` | image files; drawing of results on frames | models, GStreamer |
 //! | `restart` | when a lost source is opened again | GStreamer |
+//! | `intake` | limits of what a source may send | streams |
 //! | `roiflow-server` | the server of `roiflow serve`: HTTP, store, security, metrics, page | frames, models, GStreamer |
 //! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
 //! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
@@ -40,6 +41,8 @@
 pub mod cli;
 #[cfg(feature = "gst")]
 pub mod elements;
+#[cfg(feature = "gst")]
+mod intake;
 #[cfg(feature = "gst")]
 pub mod pipeline;
 #[cfg(feature = "serve")]

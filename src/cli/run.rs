@@ -19,8 +19,8 @@ use crate::elements::guarded_source;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
     self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, ImageRate, Input, Interrupt, Limits, Logins,
-    Models, Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels,
-    naming, outputs, streams, uri::Uri,
+    Models, Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, descriptors, images_out,
+    models::check_labels, naming, outputs, streams, uri::Uri,
 };
 use crate::publish::{self, Url};
 use crate::{folders, stages};
@@ -275,6 +275,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let also_written: Vec<(&str, &Path)> = also_written.into_iter().filter_map(|(role, path)| Some((role, path.as_deref()?))).collect();
     outputs::check(plans.iter().flatten(), &also_written, &secret_files)?;
     check_events(&args, &names)?;
+    descriptors::check(plans.iter().flatten().map(|plan| &plan.input))?;
 
     let engine = stages::Engine::of_process();
     engine.set_cache_folder(folders::model_cache());

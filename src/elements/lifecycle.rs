@@ -18,7 +18,7 @@ use super::loading::Loading;
 use super::settings::post_load_error;
 use super::stream::upstream_is_live;
 use super::work::Work;
-use crate::stages;
+use crate::{intake, stages};
 
 /// Settings of an inference element.
 pub(super) trait Settings: Clone + PartialEq + Send + 'static {
@@ -67,7 +67,10 @@ impl<S: Settings> CachedStage<S> {
             }
         };
         match transition {
-            gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Cached::begin(settings.lock().unwrap().clone(), load)),
+            gst::StateChange::NullToReady => {
+                intake::protect_decoders(element);
+                *self.0.lock().unwrap() = Some(Cached::begin(settings.lock().unwrap().clone(), load));
+            }
             gst::StateChange::ReadyToPaused => {
                 let settings = settings.lock().unwrap().clone();
                 if let Err(error) = settings.check(element) {

@@ -11,8 +11,8 @@ use std::time::Instant;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::watch::{factory_name, klass};
 use super::{FrameTap, reasons, tap, upright};
+use crate::intake::{factory_name, klass};
 
 /// Elements after which a frame still shows what the source has sent. After any other element, which may hide faces, video is encoded again.
 const UNCHANGING: &[&str] = &[

@@ -11,8 +11,8 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::watch::{factory_name, klass};
 use super::{Error, Input, Plan, container, reasons};
+use crate::intake::{Intake, factory_name, is_video_decoder};
 
 /// Demuxers of containers that declare a reliable duration. Other demuxers estimate the duration.
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
@@ -66,15 +66,11 @@ impl Decoded {
         let of_signal = seen.clone();
         if matches!(plan.input, Input::File(_) | Input::Uri(_)) {
             pipeline.connect_deep_element_added(move |_, _, element| {
-                let (factory, klass) = (factory_name(element), klass(element));
-                if DEMUXERS.contains(&&*factory) {
+                if DEMUXERS.contains(&&*factory_name(element)) {
                     let seen = of_signal.clone();
                     seen.lock().unwrap_or_else(PoisonError::into_inner).demuxer = Some(element.downgrade());
                     element.connect_pad_added(move |_, pad| watch_demuxed(pad, &seen));
-                } else if klass.contains("Decoder")
-                    && (klass.contains("Video") || klass.contains("Image"))
-                    && reasons::is_in_source(element.upcast_ref())
-                {
+                } else if is_video_decoder(element) && reasons::is_in_source(element.upcast_ref()) {
                     watch_decoder(element, &of_signal);
                 }
             });
@@ -135,6 +131,19 @@ impl Decoded {
         }
         let what = seen.damage(missing_bytes)?;
         Some(Error::failed(format!("`{}` {what}; the results of all other frames are written", reasons::name(&self.plan))))
+    }
+
+    /// Returns the error of an input that reached EOS without a frame.
+    pub(super) fn nothing(&self, intake: &Intake) -> Option<Error> {
+        let why = match (intake.n_frames(), intake.n_compressed()) {
+            (1.., _) => return None,
+            (0, 0) => "expected a video with at least one frame, got none",
+            (0, _) => {
+                "its time stamps are negative, its edit list leaves out all frames, or they can't be decoded; write it anew, for example with \
+                 `ffmpeg -ignore_editlist 1 -i OLD NEW`"
+            }
+        };
+        Some(Error::failed(format!("`{}` shows no frame: {why}", reasons::name(&self.plan))))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {

@@ -9,7 +9,8 @@
 //!   has the state that the next pipeline takes over, and `live` the changes that need no new pipeline. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
 //!   pipelines.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames, `arrival`
-//!   gives time stamps to frames without one.
+//!   gives time stamps to frames without one, and `start` lets stream time begin with the first frame. [`crate::intake`] limits what a source
+//!   sends. [`descriptors`] counts open files.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - [`mod@probe`] opens an input, and tells what it sends.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
@@ -34,6 +35,8 @@ pub mod credentials;
 mod decoded;
 #[allow(unsafe_code, reason = "opens libraries")]
 mod decoders;
+#[allow(unsafe_code, reason = "reads and raises a limit of the process")]
+pub mod descriptors;
 mod display;
 pub mod error;
 pub mod gallery;
@@ -59,6 +62,7 @@ mod reasons;
 pub mod run;
 mod session;
 pub mod spec;
+mod start;
 pub mod stats;
 pub mod stream;
 pub mod streams;

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::ENTRY;
+use super::descriptors::Reservation;
+use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
 use super::spec::Spec;
-use super::{Error, Input, Outputs, Plan, Result, Uri, build, reasons, uri, watch};
+use super::{Error, Input, Outputs, Plan, Result, Uri, build, reasons, uri};
 use crate::elements::caps;
+use crate::intake::{self, Intake};
 
 /// Time over which the frame rate is measured.
 const MEASURE: Duration = Duration::from_secs(2);
@@ -58,8 +60,10 @@ fn open(input: Input, (limit, deadline): (Duration, Instant), redirected_to: &mu
     let is_live = matches!(&input, Input::Uri(uri) if uri.is_live());
     let spec = Spec::parse(DESCRIPTION, Path::new("probe"))?;
     let plan = Plan::resolve(&spec, &[], input, Outputs::default())?;
+    let _descriptors = Reservation::of(&plan.input)?;
     let pipeline = build::build(&plan)?;
     let entry = pipeline.by_name(ENTRY).ok_or_else(|| Error::usage("expected a file or an address, got an input that needs no test"))?;
+    let intake = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst::Bin>().ok()).map(|source| Intake::of(&source));
     let pad = entry.static_pad("src").ok_or_else(|| Error::failed("internal error: the entry has no pad"))?;
     let (sender, arrivals) = mpsc::channel();
     pad.add_probe(gst::PadProbeType::BUFFER, move |pad, _| {
@@ -70,7 +74,7 @@ fn open(input: Input, (limit, deadline): (Duration, Instant), redirected_to: &mu
     let stopped = Stopped(&pipeline);
     // The reason is on the bus, or follows there.
     let _started = pipeline.set_state(gst::State::Playing);
-    let seen = frames(&plan, (&pipeline, &arrivals), deadline, redirected_to)?;
+    let seen = frames((&plan, intake.as_deref()), (&pipeline, &arrivals), deadline, redirected_to)?;
     let Some((first, n_frames, last)) = seen else {
         let seconds = limit.as_secs();
         return Err(Error::failed(format!(
@@ -91,7 +95,7 @@ fn open(input: Input, (limit, deadline): (Duration, Instant), redirected_to: &mu
 
 /// Waits for frames. Returns the first one, the number of frames, and the time of the last one. `None`: no frame in time.
 fn frames(
-    plan: &Plan,
+    (plan, intake): (&Plan, Option<&Intake>),
     (pipeline, arrivals): (&gst::Pipeline, &mpsc::Receiver<Arrival>),
     deadline: Instant,
     redirected_to: &mut Option<Uri>,
@@ -109,6 +113,9 @@ fn frames(
         let Some(time_left) = deadline.checked_duration_since(now).filter(|_| !is_known) else { break };
         let wait = time_left.min(Duration::from_millis(50));
         let wait = gst::ClockTime::from_nseconds(wait.as_nanos() as u64);
+        if let Some(excess) = intake.and_then(Intake::excess) {
+            return Err(Error::failed(format!("cannot play `{}`: {excess}", reasons::name(plan))));
+        }
         let types = [gst::MessageType::Error, gst::MessageType::Eos, gst::MessageType::Element];
         let Some(message) = bus.timed_pop_filtered(wait, &types) else { continue };
         if let (Input::Uri(uri), Some(location)) = (&plan.input, uri::redirect(&message)) {
@@ -117,7 +124,7 @@ fn frames(
         match message.view() {
             // A source may fail after its first frames; they answer the question.
             gst::MessageView::Error(_) if first.is_none() => {
-                return Err(Reason::OfElement { message: message.clone(), has_played: false }.explain(plan));
+                return Err(Reason::OfElement { message: message.clone(), has_played: false }.explain(plan, intake));
             }
             gst::MessageView::Element(_) => {}
             _ => break,
@@ -134,7 +141,7 @@ fn frames(
 fn codec(pipeline: &gst::Pipeline) -> Option<String> {
     let decoders = pipeline.iterate_recurse().into_iter().flatten().filter(|element| {
         let class = element.factory().and_then(|factory| factory.metadata("klass").map(str::to_owned)).unwrap_or_default();
-        class.contains("Decoder") && !class.contains("Audio") && !watch::factory_name(element).contains("decodebin")
+        class.contains("Decoder") && !class.contains("Audio") && !intake::factory_name(element).contains("decodebin")
     });
     let caps = decoders.filter_map(|decoder| decoder.static_pad("sink")?.current_caps());
     let names = caps.filter_map(|caps| caps.structure(0).map(codec_name));

@@ -10,7 +10,8 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::SOURCE;
-use super::{Error, Input, Plan, streams, watch};
+use super::{Error, Input, Plan, streams};
+use crate::intake::{Intake, factory_name};
 
 /// Maximum time to find out why a server could not be reached.
 const MAX_WAIT: Duration = Duration::from_secs(3);
@@ -51,14 +52,16 @@ impl Reason {
         is_from_source(plan, error.src()) && !is_missing
     }
 
-    /// Whether the server or the system refuses to deliver the stream: a wrong password, an unknown stream, a missing device, no video.
-    pub(super) fn is_refusal(&self) -> bool {
+    /// Whether the server or the system refuses to deliver the stream: a wrong password, an unknown stream, a missing device, no video that
+    /// can be decoded.
+    pub(super) fn is_refusal(&self, intake: Option<&Intake>) -> bool {
         let Self::OfElement { message, .. } = self else { return false };
         let gst::MessageView::Error(error) = message.view() else { return false };
         let kind = error.error();
         let is_no = |code: u32| matches!(code, 300..=499) && !matches!(code, 408 | 429 | 453);
         let has_answer = status(error).is_some_and(|(_, code)| is_no(code));
         has_answer
+            || intake.is_some_and(|intake| intake.undecodable(error).is_some())
             || kind.matches(gst::ResourceError::NotFound)
             || kind.matches(gst::ResourceError::NotAuthorized)
             || kind.matches(gst::StreamError::TypeNotFound)
@@ -66,18 +69,18 @@ impl Reason {
     }
 
     /// Converts the reason to an error. May contact a server, for a few seconds.
-    pub(super) fn explain(self, plan: &Plan) -> Error {
+    pub(super) fn explain(self, plan: &Plan, intake: Option<&Intake>) -> Error {
         match self {
             Self::Known(error) => error,
             Self::OfElement { message, has_played } => match message.view() {
-                gst::MessageView::Error(error) => explain(plan, error, has_played),
+                gst::MessageView::Error(error) => explain(plan, intake, error, has_played),
                 _ => Error::failed("internal error: expected an error message of GStreamer, got another message"),
             },
         }
     }
 }
 
-fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error {
+fn explain(plan: &Plan, intake: Option<&Intake>, error: &gst::message::Error, has_played: bool) -> Error {
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
     tracing::debug!("{}", plan.input.secrets().scrub(&details));
     let text = without_debug(reason.message()).trim_end_matches('.').to_owned();
@@ -88,7 +91,7 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     }
     let name = name(plan);
     let what = if has_played { "lost the source" } else { "cannot play" };
-    if let Some(answer) = missing_login(plan, error).or_else(|| answer(error)) {
+    if let Some(answer) = missing_login(plan, error).or_else(|| answer(error)).or_else(|| intake?.undecodable(error)) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
     // If no connection was made, network elements do not report why. So try to connect, and report the reason of that failure.
@@ -142,7 +145,7 @@ fn missing_login(plan: &Plan, error: &gst::message::Error) -> Option<String> {
 }
 
 fn is_network(element: &gst::Element) -> bool {
-    ["rtspsrc", "souphttpsrc", "curlhttpsrc"].contains(&watch::factory_name(element).as_str())
+    ["rtspsrc", "souphttpsrc", "curlhttpsrc"].contains(&factory_name(element).as_str())
 }
 
 /// Tries to connect to the server. Returns the reason if the connection fails.

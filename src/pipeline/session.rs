@@ -12,6 +12,7 @@ use gstreamer_app as gst_app;
 
 use super::carry::{self, Carried};
 use super::decoded::Decoded;
+use super::descriptors::Reservation;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
@@ -21,13 +22,14 @@ use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{
     Ending, Error, ErrorKind, Input, Plan, Progress, Result, Uri, arrival, build, display, images, images_out, limits, live, outputs,
-    reasons, tap, uri,
+    reasons, start, tap, uri,
 };
 use crate::elements;
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::retry;
 use crate::elements::video::{self, Video};
 use crate::frame::Size;
+use crate::intake::Intake;
 use crate::redaction::Secrets;
 use crate::restart::{End, Fault};
 use crate::stages::Snapshot;
@@ -97,6 +99,7 @@ pub(super) struct Parts {
     /// Whether the pipeline was stopped. After that, its state must not change. The lock is held during state changes.
     is_stopped: Mutex<bool>,
     changes: live::Pending,
+    _descriptors: Reservation,
 }
 
 enum State {
@@ -112,6 +115,8 @@ enum State {
 
 /// The parts that monitor a running pipeline.
 struct Supervision {
+    /// What the source has sent. `None` for sources that decode nothing.
+    intake: Option<Arc<Intake>>,
     watch: Option<Watch>,
     decoded: Decoded,
     limit: Option<limits::Gate>,
@@ -121,10 +126,13 @@ impl Supervision {
     fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
         // The stamps come first: the limit and the watch read the time stamps of frames.
         arrival::stamp(pipeline, plan);
-        let watch = Watch::new(pipeline, plan);
+        start::at_first_frame(pipeline, plan);
+        let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst::Bin>().ok());
+        let intake = source.map(|source| Intake::of(&source));
+        let watch = intake.clone().and_then(|intake| Watch::new(pipeline, plan, intake));
         let limit = limits::Gate::new(pipeline, plan);
         let decoded = Decoded::new(pipeline, plan, limit.as_ref().map(limits::Gate::reached));
-        Self { watch, decoded, limit }
+        Self { intake, watch, decoded, limit }
     }
 
     fn is_at_limit(&self) -> bool {
@@ -149,7 +157,7 @@ impl Supervision {
         }
         let declares = self.decoded.declares_duration();
         let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
-        lost.or_else(|| self.decoded.missing())
+        lost.or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?))
     }
 }
 
@@ -221,6 +229,7 @@ impl NewSession {
     pub(super) fn build(plan: &Plan, first_frame: u64, snapshot: &Snapshot) -> Result<Self> {
         let secrets = plan.input.secrets();
         let build = || {
+            let _descriptors = Reservation::of(&plan.input)?;
             let pipeline = build::build(plan)?;
             elements::set_snapshot(&pipeline, snapshot);
             outputs::check_built(&pipeline, plan)?;
@@ -231,10 +240,20 @@ impl NewSession {
             let images = images::Feed::default();
             let (is_stopped, changes) = (Mutex::new(false), live::Pending::default());
             let (plan_of_parts, secrets) = (plan.clone(), secrets.clone());
-            let mut parts =
-                Parts { plan: plan_of_parts, secrets, pipeline, meter, supervision, images, n_images_failed, is_stopped, changes };
+            let mut parts = Parts {
+                plan: plan_of_parts,
+                secrets,
+                pipeline,
+                meter,
+                supervision,
+                images,
+                n_images_failed,
+                is_stopped,
+                changes,
+                _descriptors,
+            };
             display::open(&parts.pipeline)?;
-            parts.images = feed_images(&parts.pipeline, plan)?;
+            parts.images = feed_images(&parts.pipeline, &parts.plan)?;
             Ok(Self(parts))
         };
         // Remove credentials from the error, because GStreamer's messages contain the address of the input.
@@ -404,9 +423,12 @@ impl Session {
     }
 
     fn check_source(&mut self) {
-        let Supervision { watch, decoded, .. } = &self.parts.supervision;
+        let Supervision { intake, watch, decoded, .. } = &self.parts.supervision;
+        let excess = |reason| Error::failed(format!("the source `{}` was lost: {reason}", reasons::name(&self.parts.plan)));
         let lost = watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()).or_else(|| watch.starving()));
+        let lost = intake.as_ref().and_then(|intake| intake.excess()).map(excess).or(lost);
         if let (State::Playing, Some(error)) = (&self.state, lost) {
+            intake.iter().for_each(|intake| intake.hang_up());
             self.close(Cause::Lost(Reason::Known(error)));
             self.continue_without_source();
             // Send EOS on another thread, because a blocked source may hold its lock.
@@ -681,10 +703,10 @@ impl Parts {
         match outcome {
             Outcome::Ended(None) => End::Eos,
             Outcome::Ended(Some(Cause::Lost(reason))) | Outcome::Forced(Cause::Lost(reason)) => {
-                End::Source(Fault { is_refused: reason.is_refusal(), is_recording: is_recording() })
+                End::Source(Fault { is_refused: reason.is_refusal(self.supervision.intake.as_deref()), is_recording: is_recording() })
             }
             Outcome::Failed(reason) if reason.is_of_source(&self.plan) => {
-                End::Source(Fault { is_refused: reason.is_refusal(), is_recording: is_recording() })
+                End::Source(Fault { is_refused: reason.is_refusal(self.supervision.intake.as_deref()), is_recording: is_recording() })
             }
             _ => End::Final,
         }
@@ -720,7 +742,7 @@ impl Parts {
             }
             Outcome::Ended(Some(Cause::Unwritable(error))) | Outcome::Forced(Cause::Unwritable(error)) => Err(error),
             Outcome::Failed(reason) | Outcome::Ended(Some(Cause::Lost(reason))) | Outcome::Forced(Cause::Lost(reason)) => {
-                Err(reason.explain(&self.plan))
+                Err(reason.explain(&self.plan, self.supervision.intake.as_deref()))
             }
         };
         if end == End::Eos && played.is_err() {

@@ -16,8 +16,9 @@ use gstreamer as gst;
 
 use super::credentials::{self, Credentials, Login};
 use super::logins::Logins;
-use super::{Error, Result, reasons, watch};
+use super::{Error, Result, reasons};
 use crate::elements::redirects;
+use crate::intake;
 use crate::redaction::{self, Secrets, percent_encoded};
 use crate::restart::is_live_scheme;
 
@@ -227,7 +228,7 @@ impl Uri {
 
     fn log_in(&self, element: &gst::Element) {
         let has = |property: &str| element.find_property(property).is_some_and(|spec| spec.value_type() == String::static_type());
-        let is_rtsp = watch::factory_name(element) == "rtspsrc";
+        let is_rtsp = intake::factory_name(element) == "rtspsrc";
         if is_rtsp {
             redirects::limit(element);
         }

@@ -14,6 +14,7 @@ use gstreamer_base as gst_base;
 
 use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
+use crate::intake::{Intake, factory_name, is_in_rtsp, is_source, klass};
 
 /// Minimum timeout for HLS and DASH. The data of a segment arrives at once, and the next segment may follow only after ten
 /// seconds or more.
@@ -30,6 +31,7 @@ pub(super) struct Watch {
     arrivals: Arc<Arrivals>,
     /// Arrivals of decoded frames at the output of the source.
     frames: Arc<Arrivals>,
+    intake: Arc<Intake>,
     source: gst::Element,
     name: String,
     timeout: Option<Duration>,
@@ -61,7 +63,7 @@ struct Arrivals {
 impl Watch {
     /// Starts to monitor the source of a pipeline. Call this before the pipeline starts. Returns `None` for sources that cannot be lost:
     /// files, images, and frames of the application.
-    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan, intake: Arc<Intake>) -> Option<Self> {
         let Input::Uri(uri) = &plan.input else { return None };
         let is_descriptor = uri.is_descriptor();
         let source = pipeline.by_name(SOURCE)?;
@@ -81,9 +83,12 @@ impl Watch {
         let of_frames = frames.clone();
         source.connect_pad_added(move |_, pad| watch_pad(pad, &of_frames));
         let seen = arrivals.clone();
-        pipeline.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));
+        // Not on the pipeline, whose handlers come first: the probes of the intake must come first.
+        if let Some(bin) = source.downcast_ref::<gst::Bin>() {
+            bin.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));
+        }
         let frame_timeout = plan.limits.frame_timeout;
-        Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout, is_descriptor })
+        Some(Self { arrivals, frames, intake, source, name: reasons::name(plan), timeout, frame_timeout, is_descriptor })
     }
 
     /// Returns an error if the source has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
@@ -148,14 +153,15 @@ impl Watch {
         )))
     }
 
-    /// Whether the source is live. Sends no query, which could block: an element that is changing its state may hold locks that a query
-    /// needs.
+    /// Whether the source must deliver frames all the time: it is live, or declares no end. Sends no query, which could block: an element
+    /// that is changing its state may hold locks that a query needs.
     fn is_live(&self) -> bool {
         let origin = self.source.property::<Option<gst::Element>>("source");
-        origin.is_some_and(|origin| {
+        let is_live = |origin: gst::Element| {
             let of_base = origin.downcast_ref::<gst_base::BaseSrc>().is_some_and(gst_base::prelude::BaseSrcExt::is_live);
             of_base || factory_name(&origin) == "rtspsrc"
-        })
+        };
+        self.intake.is_endless() || origin.is_some_and(is_live)
     }
 
     /// Returns the times of the first and the last decoded frame; `None` before the first frame.
@@ -300,8 +306,7 @@ fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals
         }
         return;
     }
-    let is_source = element.element_flags().contains(gst::ElementFlags::SOURCE) && element.downcast_ref::<gst::Bin>().is_none();
-    if is_source && !is_in_rtsp(bin) {
+    if is_source(element) && !is_in_rtsp(bin) {
         element.src_pads().iter().for_each(|pad| watch_pad(pad, arrivals));
     }
 }
@@ -346,30 +351,7 @@ fn count(arrivals: &Arrivals, info: &gst::PadProbeInfo<'_>) {
     }
 }
 
-/// Whether the bin is an `rtspsrc` or inside one. Buffers of the UDP sources in an `rtspsrc` do not count as arrivals, because these
-/// sources receive RTCP reports even without video.
-fn is_in_rtsp(bin: &gst::Bin) -> bool {
-    let mut parent: Option<gst::Object> = Some(bin.clone().upcast());
-    while let Some(object) = parent {
-        if object.downcast_ref::<gst::Element>().is_some_and(|element| factory_name(element) == "rtspsrc") {
-            return true;
-        }
-        parent = object.parent();
-    }
-    false
-}
-
 fn is_live(origin: &gst::Element) -> bool {
     let mut query = gst::query::Latency::new();
     factory_name(origin) == "rtspsrc" || origin.query(&mut query) && query.result().0
-}
-
-pub(super) fn factory_name(element: &gst::Element) -> String {
-    element.factory().map(|factory| factory.name().to_string()).unwrap_or_default()
-}
-
-/// Returns the element's class, such as `Codec/Decoder/Video`.
-pub(super) fn klass(element: &gst::Element) -> String {
-    let factory = element.factory();
-    factory.and_then(|factory| factory.metadata(gst::ELEMENT_METADATA_KLASS).map(str::to_owned)).unwrap_or_default()
 }

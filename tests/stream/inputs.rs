@@ -152,6 +152,9 @@ fn hls_playlist_is_played_to_its_end() {
     let json = running.json.clone();
     let (code, said, _) = running.end();
     assert_eq!((code, n_lines(&json)), (Some(0), 100), "{said}");
+    // Its times begin with the first frame, and do not depend on the segments.
+    let times = lines(&json).iter().map(|line| (line["timestamp"].as_u64().expect("a time") + 500_000) / 1_000_000).collect::<Vec<_>>();
+    assert_eq!(times, (0..100).map(|n| n * 40).collect::<Vec<_>>());
 }
 
 #[test]

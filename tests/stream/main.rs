@@ -54,6 +54,8 @@ mod formats;
 mod images;
 #[cfg(feature = "cli")]
 mod inputs;
+#[cfg(feature = "serve")]
+mod intake;
 #[allow(dead_code, reason = "the runtime tests use the rest")]
 #[path = "../support/kserve.rs"]
 mod kserve;

@@ -165,8 +165,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Prepares what a stream needs to run with a description: beside the stream, if it runs. If it does not run, it may have to wait for the
-    /// models.
+    /// Prepares what a stream needs to run with a description. The stream may run meanwhile. If it does not run, it may have to wait for its
+    /// models after its start.
     fn prepare(&self, entry: &Entry, start: &Start) -> Result<Prepared, Failure> {
         let (running, assignment) = {
             let slot = lock(&entry.slot);

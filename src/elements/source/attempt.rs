@@ -13,6 +13,7 @@ use super::encoded::{Branch, Stopped};
 use super::imp::Shared;
 use super::worker::Signal;
 use crate::elements::{guarded_source, redirects};
+use crate::intake::{Intake, consume};
 
 /// How long the end of a source is awaited. A source that takes longer is abandoned: it ends on its own thread.
 const MAX_STOP: Duration = Duration::from_secs(5);
@@ -50,6 +51,7 @@ type Frames = Arc<Mutex<Option<(Instant, Instant)>>>;
 pub(super) struct Attempt {
     /// The decoder. It is not part of the bin's state changes.
     pub(super) decoder: gst::Element,
+    pub(super) intake: Arc<Intake>,
     pad: gst::GhostPad,
     frames: Frames,
     is_current: Arc<AtomicBool>,
@@ -89,9 +91,10 @@ impl Attempt {
             }),
         );
         let (frames, is_current) = (Frames::default(), Arc::new(AtomicBool::new(true)));
+        let intake = Intake::of(decoder.downcast_ref().ok_or("internal error: uridecodebin is no bin")?);
         decoder.set_locked_state(true);
         bin.add(&decoder).map_err(|error| error.to_string())?;
-        decoder.set_bus(Some(&own_bus(bin, &decoder, &is_current, signals)));
+        decoder.set_bus(Some(&own_bus(bin, &decoder, (&is_current, &intake), signals)));
         lock(timeline).offset = None;
         let encoded = lock(&shared.encoded).clone().zip(decoder.downcast_ref::<gst::Bin>());
         let encoded = encoded.map(|(pad, source)| Branch::connect(source, bin, pad, timeline, &is_current, signals));
@@ -109,7 +112,7 @@ impl Attempt {
                 let _sent = signals.send(Signal::Failed { reason: error.to_string(), is_refused: false });
             }
         });
-        Ok(Self { decoder, pad: shared.pad.clone(), frames, is_current, encoded })
+        Ok(Self { decoder, intake, pad: shared.pad.clone(), frames, is_current, encoded })
     }
 
     /// Arrival of the first and of the last frame.
@@ -128,6 +131,7 @@ impl Attempt {
         if let Err(error) = self.pad.set_target(None::<&gst::Pad>) {
             gst::warning!(super::imp::CAT, obj = bin, "cannot disconnect the source: {error}");
         }
+        self.intake.hang_up();
         let _removed = bin.remove(&self.decoder);
         let (stopped, is_stopped) = bounded::<()>(1);
         let (decoder, parser) = (self.decoder, self.encoded.and_then(|encoded| encoded.stop()));
@@ -145,9 +149,15 @@ impl Attempt {
 
 /// Returns a bus for the messages of a source. Errors are signals. All other messages go to the bus of the element, except those about
 /// states, which belong to the bin.
-fn own_bus(bin: &gst::Bin, decoder: &gst::Element, is_current: &Arc<AtomicBool>, signals: &Sender<Signal>) -> gst::Bus {
+fn own_bus(
+    bin: &gst::Bin,
+    decoder: &gst::Element,
+    (is_current, intake): (&Arc<AtomicBool>, &Arc<Intake>),
+    signals: &Sender<Signal>,
+) -> gst::Bus {
     let bus = gst::Bus::new();
-    let (weak, decoder, is_current, signals) = (bin.downgrade(), decoder.downgrade(), is_current.clone(), signals.clone());
+    let (weak, decoder, signals) = (bin.downgrade(), decoder.downgrade(), signals.clone());
+    let (is_current, intake) = (is_current.clone(), intake.clone());
     bus.set_sync_handler(move |_, message| {
         if !is_current.load(Ordering::Acquire) {
             return gst::BusSyncReply::Drop;
@@ -155,11 +165,13 @@ fn own_bus(bin: &gst::Bin, decoder: &gst::Element, is_current: &Arc<AtomicBool>,
         match message.view() {
             gst::MessageView::Error(error) => {
                 let is = |kind: gst::ResourceError| error.error().matches(kind);
-                let is_refused = is(gst::ResourceError::NotFound)
+                let format = intake.undecodable(error);
+                let is_refused = format.is_some()
+                    || is(gst::ResourceError::NotFound)
                     || is(gst::ResourceError::NotAuthorized)
                     || error.error().matches(gst::StreamError::TypeNotFound)
                     || error.error().matches(gst::StreamError::WrongType);
-                let _sent = signals.send(Signal::Failed { reason: error.error().to_string(), is_refused });
+                let _sent = signals.send(Signal::Failed { reason: format.unwrap_or_else(|| error.error().to_string()), is_refused });
             }
             // A state change that ends later is continued by the bin, but not for an element whose state is locked.
             gst::MessageView::AsyncDone(_) if decoder.upgrade().is_some_and(|decoder| message.src() == Some(decoder.upcast_ref())) => {
@@ -216,12 +228,6 @@ fn watch(
         }
         gst::PadProbeReturn::Ok
     });
-}
-
-/// Keeps data of a probe from going on. `Drop` would do the same, but makes GStreamer 1.22 release events twice.
-pub(super) fn consume(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
-    drop(info.data.take());
-    gst::PadProbeReturn::Handled
 }
 
 pub(super) fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {

@@ -10,8 +10,9 @@ use crossbeam_channel::Sender;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::attempt::{Timeline, consume, lock, running_time};
+use super::attempt::{Timeline, lock, running_time};
 use super::worker::Signal;
+use crate::intake::consume;
 
 /// The caps of the pad. In these formats, the caps contain the parameter sets, which a decoder needs at the begin of a file.
 pub(in crate::elements) fn caps() -> gst::Caps {

@@ -165,7 +165,7 @@ impl Stream<'_> {
                 Ok(Signal::Prepared | Signal::StateChanged) => self.follow(attempt),
                 Ok(Signal::Delivers) => self.is_back(element, attempt),
                 Ok(Signal::Ended) if attempt.is_recording() => return Outcome::End(End::Eos, "the source has ended".to_owned()),
-                Ok(Signal::Ended) if self.is_live() => {
+                Ok(Signal::Ended) if self.is_live() || attempt.intake.is_endless() => {
                     return Outcome::End(End::Source(Fault::default()), "the server ended the stream".to_owned());
                 }
                 Ok(Signal::Ended) => return Outcome::End(End::Eos, "the source has ended".to_owned()),
@@ -182,8 +182,13 @@ impl Stream<'_> {
             if self.backoff.deadline(&self.job.restart).is_some_and(|deadline| deadline <= now) && attempt.frames().is_none() {
                 return Outcome::GaveUp(self.gave_up());
             }
+            if let Some(reason) = attempt.intake.excess() {
+                let is_recording = attempt.is_recording();
+                return Outcome::End(End::Source(Fault { is_recording, ..Fault::default() }), reason);
+            }
             // A paused source delivers no frames, and a recording waits for downstream.
-            let limit = self.job.no_frame_timeout.filter(|_| self.is_live() && self.is_playing());
+            let must_deliver = (self.is_live() || attempt.intake.is_endless()) && self.is_playing();
+            let limit = self.job.no_frame_timeout.filter(|_| must_deliver);
             let overdue = limit.filter(|limit| match attempt.frames() {
                 Some((_, last)) => now.saturating_duration_since(last) > *limit,
                 None => now.saturating_duration_since(opened) > *limit * FIRST_FRAME,

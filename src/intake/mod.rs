@@ -1,0 +1,400 @@
+//! Protects the process from what a source sends: it bounds the memory for data without a frame, and keeps decoders from a crash of
+//! GStreamer.
+//!
+//! Used by `pipeline` and by the element `roisource`, which both open their sources with `uridecodebin`. This module counts and discards
+//! data; its users decide what a source with too much data means. It never blocks. The elements for inference use only its protection of
+//! decoders.
+
+#[allow(unsafe_code, reason = "calls functions of GLib and of the C library that have no safe bindings")]
+mod connections;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gst::glib;
+use gst::glib::translate::IntoGlib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use self::connections::Connection;
+
+/// Maximum size of the data that a source may send without a frame. A camera with 100 Mbit/s may send a key frame every five seconds.
+/// GStreamer stores such data without a limit, for example a part of MJPEG or a playlist.
+pub(crate) const MAX_BYTES: u64 = 64 << 20;
+/// Maximum size of the data that an RTSP server may send in addition to its video, such as the description of its streams.
+const MAX_CONTROL_BYTES: u64 = 8 << 20;
+/// Maximum number of pixels of a frame, as for images. A decoder allocates several frames before it returns the first one.
+const MAX_PIXELS: u64 = 134_217_728;
+
+/// The probes that count data. Data that is pulled is not stored.
+const DATA: gst::PadProbeType = gst::PadProbeType::BUFFER.union(gst::PadProbeType::BUFFER_LIST).union(gst::PadProbeType::PUSH);
+
+/// What a source has sent. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    /// Bytes since the last frame.
+    n_bytes: AtomicU64,
+    /// Bytes of all RTP packets.
+    n_packet_bytes: AtomicU64,
+    n_frames: AtomicU64,
+    /// Number of compressed video frames.
+    n_compressed: AtomicU64,
+    /// Codec of a decoder that has not returned a frame yet, or none since its input has changed.
+    untried: Mutex<Option<String>>,
+    /// Whether the source has no end that it declares, such as MJPEG by HTTP.
+    is_endless: AtomicBool,
+    /// Size of frames that are too large, as pixels.
+    too_large: AtomicU64,
+    /// Whether frames have changed to a pixel format that GStreamer cannot represent.
+    is_unknown: AtomicBool,
+    /// TCP connections of `rtspsrc`.
+    connections: Mutex<Vec<Connection>>,
+    /// Whether connections are ended. `rtspsrc` then makes new ones.
+    is_hung_up: AtomicBool,
+}
+
+impl Intake {
+    /// Watches a `uridecodebin`. Call this before the element starts, and before other probes on its pads and on those of its elements.
+    pub(crate) fn of(decoder: &gst::Bin) -> Arc<Self> {
+        let intake = Arc::<Self>::default();
+        let of_elements = intake.clone();
+        decoder.connect_deep_element_added(move |_, bin, element| of_elements.watch(bin, element));
+        let of_frames = intake.clone();
+        decoder.connect_pad_added(move |_, pad| {
+            let intake = of_frames.clone();
+            pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+                intake.n_frames.fetch_add(1, Ordering::Relaxed);
+                intake.n_bytes.store(0, Ordering::Relaxed);
+                gst::PadProbeReturn::Ok
+            });
+        });
+        intake
+    }
+
+    /// Returns why no more data is accepted from the source; `None` while its data is within the limits. Call this several times per
+    /// second: it also ends connections on which an RTSP server sends too much, because `rtspsrc` reads each response to its end.
+    pub(crate) fn excess(&self) -> Option<String> {
+        let pixels = self.too_large.load(Ordering::Relaxed);
+        if pixels > 0 {
+            return Some(format!("its frames have {pixels} pixels, expected at most {MAX_PIXELS}; set a smaller resolution"));
+        }
+        if self.is_unknown.load(Ordering::Relaxed) {
+            return lock(&self.untried).as_deref().map(|codec| cannot_be_decoded(codec, UNKNOWN_FORMAT));
+        }
+        if self.n_bytes.load(Ordering::Relaxed) > MAX_BYTES {
+            let what = "MiB without a complete frame, which is the limit; check that it sends video";
+            return Some(format!("it sent {} {what}", MAX_BYTES >> 20));
+        }
+        let mut connections = lock(&self.connections);
+        connections.retain(Connection::is_open);
+        let n_received: u64 = connections.iter().map(Connection::n_received).sum();
+        // Video over TCP is framed. So the connection receives a little more than the packets of the video.
+        let allowed = MAX_CONTROL_BYTES + 2 * self.n_packet_bytes.load(Ordering::Relaxed);
+        (n_received > allowed).then(|| {
+            self.is_hung_up.store(true, Ordering::Relaxed);
+            connections.iter().for_each(Connection::close);
+            format!("it sent more than {} MiB that are no video; check that it is a camera", MAX_CONTROL_BYTES >> 20)
+        })
+    }
+
+    /// Ends the connections of an RTSP server that has sent no video. `rtspsrc` cannot be stopped while it reads an answer. A server that has
+    /// sent video gets a request to end its session instead.
+    pub(crate) fn hang_up(&self) {
+        if self.n_packet_bytes.load(Ordering::Relaxed) == 0 {
+            self.is_hung_up.store(true, Ordering::Relaxed);
+            lock(&self.connections).iter().for_each(Connection::close);
+        }
+    }
+
+    /// Whether the source declares no end, so that it must deliver frames all the time.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.is_endless.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn n_frames(&self) -> u64 {
+        self.n_frames.load(Ordering::Relaxed)
+    }
+
+    /// Number of compressed video frames that have reached a decoder.
+    pub(crate) fn n_compressed(&self) -> u64 {
+        self.n_compressed.load(Ordering::Relaxed)
+    }
+
+    /// Describes an error of the source if a decoder cannot make frames that GStreamer can represent.
+    pub(crate) fn undecodable(&self, error: &gst::message::Error) -> Option<String> {
+        let codec = lock(&self.untried).clone().filter(|_| self.n_compressed() > 0)?;
+        let flow = error.details().and_then(|details| details.get::<i32>("flow-return").ok());
+        let why = match flow {
+            Some(flow) if flow == gst::FlowError::NotNegotiated.into_glib() => UNKNOWN_FORMAT,
+            // `decodebin` posts this error without a flow if the frames reach the decoder only at its end.
+            None if error.error().matches(gst::StreamError::Failed) => "they are damaged, or GStreamer does not support their pixel format",
+            _ => return None,
+        };
+        Some(cannot_be_decoded(&codec, why))
+    }
+
+    fn watch(self: &Arc<Self>, bin: &gst::Bin, element: &gst::Element) {
+        let factory = factory_name(element);
+        let is_decoder = is_video_decoder(element);
+        match &*factory {
+            "rtspsrc" => self.watch_connections(element),
+            "multipartdemux" => self.watch_parts(element),
+            "rtpjitterbuffer" => self.watch_packets(element),
+            _ if is_decoder => {
+                render_safely(element);
+                self.watch_decoder(element);
+            }
+            _ => {}
+        }
+        if is_source(element) && !is_in_rtsp(bin) {
+            element.src_pads().iter().for_each(|pad| self.limit(pad));
+        }
+    }
+
+    /// Counts the data that leaves a pad, and discards data beyond the limit. While downstream is blocked, no data leaves.
+    fn limit(self: &Arc<Self>, pad: &gst::Pad) {
+        let intake = self.clone();
+        pad.add_probe(DATA, move |_, info| {
+            let n_bytes = n_bytes(info);
+            if intake.n_bytes.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes > MAX_BYTES { consume(info) } else { gst::PadProbeReturn::Ok }
+        });
+        let intake = self.clone();
+        pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+            if let Some(gst::PadProbeData::Event(event)) = &info.data
+                && event.structure().is_some_and(has_no_length)
+            {
+                intake.is_endless.store(true, Ordering::Relaxed);
+            }
+            gst::PadProbeReturn::Ok
+        });
+    }
+
+    /// Limits the packets in a jitter buffer, which stores them without a limit while downstream is blocked.
+    fn watch_packets(self: &Arc<Self>, buffer: &gst::Element) {
+        let (Some(sink), Some(src)) = (buffer.static_pad("sink"), buffer.static_pad("src")) else { return };
+        let n_stored = Arc::new(AtomicU64::new(0));
+        let (intake, of_sink) = (self.clone(), n_stored.clone());
+        sink.add_probe(DATA, move |_, info| {
+            let n_bytes = n_bytes(info);
+            intake.n_packet_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+            if of_sink.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes > MAX_BYTES { consume(info) } else { gst::PadProbeReturn::Ok }
+        });
+        src.add_probe(DATA, move |_, _| {
+            n_stored.store(0, Ordering::Relaxed);
+            gst::PadProbeReturn::Ok
+        });
+        self.limit(&src);
+    }
+
+    /// Announces that no more pads follow after the first part with an image. Otherwise `decodebin` waits for further streams, until it has
+    /// stored 8 MiB.
+    fn watch_parts(self: &Arc<Self>, demuxer: &gst::Element) {
+        self.is_endless.store(true, Ordering::Relaxed);
+        demuxer.connect_pad_added(|demuxer, pad| {
+            let demuxer = demuxer.downgrade();
+            pad.add_probe(gst::PadProbeType::BUFFER, move |pad, _| {
+                let caps = pad.current_caps();
+                let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
+                if !kind.is_some_and(|kind| kind.starts_with("image/") || kind.starts_with("video/")) {
+                    return gst::PadProbeReturn::Ok;
+                }
+                demuxer.upgrade().iter().for_each(ElementExt::no_more_pads);
+                gst::PadProbeReturn::Remove
+            });
+        });
+    }
+
+    /// Counts the compressed frames of a decoder, refuses frames that are too large, and notes whether it returns frames.
+    fn watch_decoder(self: &Arc<Self>, decoder: &gst::Element) {
+        let (Some(sink), Some(src)) = (decoder.static_pad("sink"), decoder.static_pad("src")) else { return };
+        let intake = self.clone();
+        sink.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+            match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => {
+                    intake.n_compressed.fetch_add(1, Ordering::Relaxed);
+                    // Caps of JPEG may have no size.
+                    let n_pixels = buffer.map_readable().ok().and_then(|bytes| n_pixels_of_jpeg(&bytes));
+                    intake.check_size(n_pixels.unwrap_or(0));
+                }
+                Some(gst::PadProbeData::Event(event)) => match event.view() {
+                    gst::EventView::Caps(caps) => intake.input_changed(caps.caps()),
+                    // EOS makes the decoder return the frames before the refused ones.
+                    _ => return gst::PadProbeReturn::Ok,
+                },
+                _ => {}
+            }
+            let is_refused = intake.too_large.load(Ordering::Relaxed) > 0 || intake.is_unknown.load(Ordering::Relaxed);
+            if is_refused { consume(info) } else { gst::PadProbeReturn::Ok }
+        });
+        let intake = self.clone();
+        src.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+            if !intake.is_unknown.load(Ordering::Relaxed) {
+                *lock(&intake.untried) = None;
+            }
+            gst::PadProbeReturn::Ok
+        });
+    }
+
+    /// The input of a decoder has these caps from now on.
+    fn input_changed(&self, caps: &gst::CapsRef) {
+        let Some(structure) = caps.structure(0) else { return };
+        let profile = structure.get::<String>("profile").map_or_else(|_| String::new(), |profile| format!(", profile {profile}"));
+        *lock(&self.untried) = Some(format!("{}{profile}", structure.name().trim_start_matches("video/x-")));
+        // A decoder reports the first format itself. After a change, it would write such frames into memory for the earlier format.
+        if self.n_compressed() > 0 && !is_known_format(structure) {
+            self.is_unknown.store(true, Ordering::Relaxed);
+        }
+        let extent = |name: &str| -> u64 { structure.get::<i32>(name).map_or(0, |extent| extent.unsigned_abs().into()) };
+        self.check_size(extent("width") * extent("height"));
+    }
+
+    fn check_size(&self, n_pixels: u64) {
+        if n_pixels > MAX_PIXELS {
+            self.too_large.store(n_pixels, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes the connections of an `rtspsrc`. The signal is emitted on the thread that has connected, before each request.
+    fn watch_connections(self: &Arc<Self>, source: &gst::Element) {
+        connections::listen();
+        let intake = self.clone();
+        source.connect("before-send", false, move |_| {
+            let mut connections = lock(&intake.connections);
+            let new = Connection::of_this_thread().filter(|connection| !connections.contains(connection));
+            connections.extend(new);
+            if intake.is_hung_up.load(Ordering::Relaxed) {
+                connections.iter().for_each(Connection::close);
+            }
+            Some(true.to_value())
+        });
+    }
+}
+
+/// Makes a decoder allocate its frames itself, and then copy them to memory of GStreamer.
+///
+/// The decoders of libav can also write into memory of GStreamer. For a pixel format that GStreamer does not have, such as gray with 10
+/// bits, they would then use uninitialized memory and crash. With this setting they report an error. The copy takes 0.2 ms for a frame of
+/// 1920x1080 pixels.
+pub(crate) fn render_safely(decoder: &gst::Element) {
+    const DIRECT: &str = "direct-rendering";
+    if decoder.find_property(DIRECT).is_some_and(|property| property.value_type() == bool::static_type()) {
+        decoder.set_property(DIRECT, false);
+    }
+}
+
+/// Calls [`render_safely`] for all decoders of an element's pipeline, also for those that are added later. Further calls have no effect.
+pub(crate) fn protect_decoders(element: &gst::Element) {
+    static KNOWN: Mutex<Vec<glib::WeakRef<gst::Bin>>> = Mutex::new(Vec::new());
+    let parents = std::iter::successors(Some(element.clone().upcast::<gst::Object>()), |object| object.parent());
+    let Some(pipeline) = parents.last().and_then(|object| object.downcast::<gst::Bin>().ok()) else { return };
+    {
+        let mut known = lock(&KNOWN);
+        known.retain(|weak| weak.upgrade().is_some());
+        if known.iter().any(|weak| weak.upgrade().as_ref() == Some(&pipeline)) {
+            return;
+        }
+        known.push(pipeline.downgrade());
+    }
+    pipeline.connect_deep_element_added(|_, _, element| render_safely(element));
+    pipeline.iterate_recurse().into_iter().flatten().for_each(|element| render_safely(&element));
+}
+
+/// Whether an HTTP response has no length. `structure` is that of an event of the source.
+fn has_no_length(structure: &gst::StructureRef) -> bool {
+    let headers = || structure.get::<gst::Structure>("response-headers").ok();
+    structure.name() == "http-headers"
+        && headers().is_some_and(|headers| !headers.fields().any(|field| field.eq_ignore_ascii_case("content-length")))
+}
+
+/// Whether GStreamer has a pixel format for the frames of H.264 or H.265 with these caps. The caps of other codecs do not tell.
+fn is_known_format(structure: &gst::StructureRef) -> bool {
+    let n_bits = structure.get::<u32>("bit-depth-luma").unwrap_or(8);
+    let is_gray = structure.get::<String>("chroma-format").is_ok_and(|format| format == "4:0:0");
+    n_bits == 8 || !is_gray && [10, 12].contains(&n_bits)
+}
+
+const UNKNOWN_FORMAT: &str = "GStreamer does not support their pixel format";
+
+fn cannot_be_decoded(codec: &str, why: &str) -> String {
+    format!(
+        "its frames ({codec}) cannot be decoded: {why}. Gray with 10 bits is not supported, for example; expected a common format, such as \
+         4:2:0 or gray with 8 bits. Change the settings of the camera, or convert the video"
+    )
+}
+
+/// Returns the size of the data of a probe.
+fn n_bytes(info: &gst::PadProbeInfo<'_>) -> u64 {
+    let n_bytes = match &info.data {
+        Some(gst::PadProbeData::Buffer(buffer)) => buffer.size(),
+        Some(gst::PadProbeData::BufferList(buffers)) => buffers.iter().map(gst::BufferRef::size).sum(),
+        _ => 0,
+    };
+    n_bytes as u64
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the number of pixels that the header of a JPEG image declares; `None` for other data.
+fn n_pixels_of_jpeg(bytes: &[u8]) -> Option<u64> {
+    let mut segments = bytes.strip_prefix(&[0xff, 0xd8])?;
+    loop {
+        let &[0xff, marker, high, low, ..] = segments else { return None };
+        // Frame headers, as opposed to tables (C4, CC) and extensions (C8).
+        if (0xc0..=0xcf).contains(&marker) && ![0xc4, 0xc8, 0xcc].contains(&marker) {
+            let size: [u8; 4] = segments.get(5..9)?.try_into().ok()?;
+            return Some(u64::from(u16::from_be_bytes([size[0], size[1]])) * u64::from(u16::from_be_bytes([size[2], size[3]])));
+        }
+        segments = segments.get(2 + usize::from(u16::from_be_bytes([high, low]))..)?;
+    }
+}
+
+/// Keeps data of a probe from going on. `Drop` would do the same, but makes GStreamer 1.22 release events twice.
+pub(crate) fn consume(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
+    drop(info.data.take());
+    gst::PadProbeReturn::Handled
+}
+
+/// Whether the element opens an address or a device.
+pub(crate) fn is_source(element: &gst::Element) -> bool {
+    element.element_flags().contains(gst::ElementFlags::SOURCE) && element.downcast_ref::<gst::Bin>().is_none()
+}
+
+/// Whether the bin is an `rtspsrc` or inside one. Buffers of the UDP sources in an `rtspsrc` do not count, because these sources receive
+/// RTCP reports even without video.
+pub(crate) fn is_in_rtsp(bin: &gst::Bin) -> bool {
+    std::iter::successors(Some(bin.clone().upcast::<gst::Object>()), |object| object.parent())
+        .any(|object| object.downcast_ref::<gst::Element>().is_some_and(|element| factory_name(element) == "rtspsrc"))
+}
+
+pub(crate) fn factory_name(element: &gst::Element) -> String {
+    element.factory().map(|factory| factory.name().to_string()).unwrap_or_default()
+}
+
+/// Returns the element's class, such as `Codec/Decoder/Video`.
+pub(crate) fn klass(element: &gst::Element) -> String {
+    let factory = element.factory();
+    factory.and_then(|factory| factory.metadata(gst::ELEMENT_METADATA_KLASS).map(str::to_owned)).unwrap_or_default()
+}
+
+pub(crate) fn is_video_decoder(element: &gst::Element) -> bool {
+    let klass = klass(element);
+    klass.contains("Decoder") && (klass.contains("Video") || klass.contains("Image"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_of_jpeg_is_read_from_its_header() {
+        let comment = [0xff, 0xfe, 0, 4, 1, 2];
+        let frame = [0xff, 0xc2, 0, 11, 8, 0xff, 0xdc, 0xff, 0xdc, 1, 0, 0, 0];
+        let image = [&[0xff, 0xd8][..], &comment, &frame].concat();
+        assert_eq!(n_pixels_of_jpeg(&image), Some(65_500 * 65_500));
+        for other in [&b""[..], b"\x89PNG", &image[..12], &[0xff, 0xd8, 0xff, 0xfe, 0xff, 0xff]] {
+            assert_eq!(n_pixels_of_jpeg(other), None);
+        }
+    }
+}
