@@ -185,12 +185,17 @@ impl Log {
         }
         if numbers.is_empty() {
             let next = stored.map_or(1, |cursor| cursor.segment);
-            create(folder, next)?;
-            numbers.push(next);
+            match create(folder, next) {
+                Ok(_) => numbers.push(next),
+                // The messages wait in memory.
+                Err(error) if error.kind() == ErrorKind::StorageFull => {}
+                Err(error) => return Err(error),
+            }
         }
-        let mut cursor = stored.unwrap_or(Position { segment: numbers[0], offset: HEADER_BYTES });
-        if cursor.segment < numbers[0] {
-            cursor = Position { segment: numbers[0], offset: HEADER_BYTES };
+        let first = Position { segment: numbers.first().copied().unwrap_or(1), offset: HEADER_BYTES };
+        let mut cursor = stored.unwrap_or(first);
+        if cursor.segment < first.segment {
+            cursor = first;
         }
         let mut streams: Streams = HashMap::new();
         for Row { stream, acknowledged, .. } in &rows {
@@ -208,12 +213,12 @@ impl Log {
             n_waiting += n_unread;
             segments.push_back(segment);
         }
-        let last = segments.back().map_or(cursor.segment, |segment| segment.number);
+        let writer = segments.back().map(|last| OpenOptions::new().read(true).write(true).open(path_of(folder, last.number)));
         let mut log = Self {
             folder: folder.to_owned(),
             limits,
             segments,
-            writer: Some(Arc::new(OpenOptions::new().read(true).write(true).open(path_of(folder, last))?)),
+            writer: writer.transpose()?.map(Arc::new),
             reader: None,
             cursor,
             cursor_file,
@@ -229,7 +234,7 @@ impl Log {
             disk_error: String::new(),
             lock,
         };
-        if log.segments.back().is_some_and(|last| last.format == Format::Old) {
+        if log.segments.back().is_none_or(|last| last.format == Format::Old) {
             log.start_segment();
         }
         log.find_missing_end(&rows);
@@ -361,6 +366,25 @@ impl Log {
     /// Sends a gap record before the next record.
     pub(super) fn send_gap(&mut self, message: Message) {
         self.unstored.push_back(message);
+    }
+
+    /// Whether gap records of [`Log::send_gap`] are not acknowledged.
+    pub(super) fn has_unstored(&self) -> bool {
+        !self.unstored.is_empty() || self.in_flight.iter().any(|record| record.unstored.is_some())
+    }
+
+    /// Stores what is only in memory, before the process ends.
+    pub(super) fn close(&mut self) {
+        let mut bytes = Vec::new();
+        for message in self.unstored.drain(..) {
+            Record { message, time: 0, is_gap: true, number: None }.write(&mut bytes);
+        }
+        if !bytes.is_empty()
+            && let Err(reason) = self.write(&bytes)
+        {
+            tracing::warn!("gap records are lost: {reason}");
+        }
+        self.refresh();
     }
 
     /// Returns the first record that is not in flight. From then on, the record is in flight. Skips what cannot be read: the numbers of the

@@ -255,7 +255,7 @@ impl Spool {
         let mut since = Instant::now();
         loop {
             let (_, n_now) = state.log.progress();
-            if n_now >= n_stored {
+            if n_now >= n_stored && !state.log.has_unstored() {
                 return true;
             }
             if n_now > n_done {
@@ -274,7 +274,7 @@ impl Drop for Spool {
         self.shared.deadline.set(Instant::now());
         let mut state = self.shared.lock();
         state.is_closing = true;
-        state.log.refresh();
+        state.log.close();
         let n_in_memory = state.log.n_in_memory();
         let file = state.log.writer();
         drop(state);
