@@ -139,8 +139,16 @@ pub fn main() -> ExitCode {
     let terminal = Terminal::new();
     // Addresses of inputs may contain passwords, which must not appear in any message. Hide them before the arguments are parsed, because
     // errors about arguments contain their text.
-    for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
-        terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
+    let mut before = std::ffi::OsString::new();
+    for argument in std::env::args_os() {
+        if !std::path::Path::new(&argument).exists() {
+            let text = argument.to_string_lossy();
+            // Other parts of the URLs of destinations are secrets, and their options can name files, which errors show.
+            let of_option = ["--publish=", "--results="].into_iter().find_map(|option| text.strip_prefix(option));
+            let url = of_option.or((before == "--publish" || before == "--results").then_some(&*text));
+            terminal.hide(url.map_or_else(|| Secrets::of_argument(&text), crate::publish::secrets));
+        }
+        before = argument;
     }
     panics::print_as_errors(&terminal);
     let code = panics::guard(|| run_command(&terminal));

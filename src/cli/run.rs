@@ -244,7 +244,6 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let (of_logins, file) = (terminal.clone(), args.input_credentials.clone());
     let read = move || Ok(Credentials::read(file.as_deref())?.for_hosts(of_inputs.iter().cloned()));
     let logins = Logins::new(read, move |secrets| of_logins.hide(secrets))?;
-    args.publish.iter().for_each(|url| terminal.hide(publish::secrets(url)));
     logins.current().warnings().iter().for_each(|warning| terminal.warn(warning));
     let names = naming::names(&args.input, &args.name)?;
     let frame_memory = args.frame_memory.map(FrameMemoryArg::open).transpose()?;

@@ -64,8 +64,7 @@ struct Canary {
 
 impl Canary {
     fn new(folder: &Folder) -> Self {
-        let path = folder.file("outside/canary");
-        std::fs::create_dir_all(folder.file("outside")).unwrap();
+        let path = folder.file("canary");
         std::fs::write(&path, format!("{CONTENT}\n")).unwrap();
         let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&events, &*path, inotify::WatchFlags::OPEN | inotify::WatchFlags::ACCESS).unwrap();
@@ -202,7 +201,8 @@ fn no_text_of_a_client_opens_or_sends_a_file() {
     for name in ["models", "pipelines"] {
         std::fs::create_dir(folder.file(name)).unwrap();
     }
-    let canary = Canary::new(&folder);
+    let outside = Folder::new("canary-outside");
+    let canary = Canary::new(&outside);
     for name in ["link", "models/link"] {
         std::os::unix::fs::symlink(&canary.path, folder.file(name)).unwrap();
     }
@@ -275,7 +275,8 @@ fn no_text_of_a_client_opens_or_sends_a_file() {
 
     // Models that name the file as their weights or labels, also where links lead out of the folder.
     let field = |number: u8, content: &[u8]| [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat();
-    for (idx, location) in [&*canary.path, "../outside/canary", "link"].into_iter().enumerate() {
+    let relative = format!("../..{}", canary.path.strip_prefix(std::env::temp_dir().to_str().unwrap().trim_end_matches('/')).unwrap());
+    for (idx, location) in [&*canary.path, &relative, "link"].into_iter().enumerate() {
         let place = [field(1, b"location"), field(2, location.as_bytes())].concat();
         let tensor = [vec![1 << 3, 1, 2 << 3, 1], field(8, b"w"), field(13, &place), vec![14 << 3, 1]].concat();
         let model = [std::fs::read(crate::harness::tiny("double.onnx")).unwrap(), field(7, &field(5, &tensor))].concat();

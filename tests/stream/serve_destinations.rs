@@ -86,7 +86,7 @@ fn paths_of_webhooks_are_shown_nowhere() {
     assert_eq!(status, 201, "{added}");
     webhook.refusals.recv_timeout(LIMIT).unwrap();
     let view = server.wait_until("door", |view| view["destinations"].as_array().is_some_and(|all| all.len() == 2));
-    let shown = format!("http://127.0.0.1:{}/***", webhook.port);
+    let shown = format!("http://127.0.0.1:{}/services/***", webhook.port);
     let names = |view: &serde_json::Value| [0, 1].map(|idx| view["destinations"][idx]["address"].as_str().unwrap().to_owned());
     assert_eq!(names(&view), [shown.clone(), format!("{shown} #2")]);
     // What was shown may be sent back.
@@ -131,7 +131,7 @@ fn run_shows_no_path_of_a_webhook() {
     let arguments = ["--log", "debug", "run", &folder.file("colors.toml"), "--input", "test:3", "--publish", &url, "--spool"];
     let output = crate::cli::roiflow(&[&arguments[..], &[&folder.file("spool")]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cannot reach http://127.0.0.1") && said.contains("/***"), "{said}");
+    assert!(said.contains("cannot reach http://127.0.0.1") && said.contains("/services/***"), "{said}");
     assert!(SECRET.split('/').all(|secret| !said.contains(secret)), "{said}");
 }
 

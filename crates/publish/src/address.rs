@@ -11,6 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use super::files::{FileAccess, Login, NamedFile, Setting};
 use super::options::{Kind, Scheme};
+use super::redaction::shown_path;
 
 /// A parsed address.
 #[derive(Clone, PartialEq, Eq)]
@@ -214,8 +215,8 @@ impl Address {
 
     /// The address without credentials, options, and a path that can contain a secret.
     pub(crate) fn shown(&self) -> String {
-        let path = if self.table.has_secret_path && self.raw_path.len() > 1 { "/***" } else { &self.raw_path };
-        format!("{}{path}", self.origin())
+        let path = if self.table.has_secret_path { shown_path(&self.raw_path).map(str::to_owned) } else { Ok(self.raw_path.clone()) };
+        format!("{}{}", self.origin(), path.unwrap_or_else(|hidden| hidden))
     }
 
     /// Scheme and hosts.

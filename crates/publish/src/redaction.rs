@@ -10,6 +10,33 @@ use super::options::{Kind, Scheme};
 
 /// Whole words with at least this number of bytes may be tokens, even if they have lower-case letters only.
 const TOKEN_BYTES_MIN: usize = 16;
+/// Parts of paths that are no secrets.
+const PLAIN_PARTS: [&str; 24] = [
+    "alerts",
+    "analytics",
+    "api",
+    "cameras",
+    "data",
+    "detections",
+    "event",
+    "events",
+    "hook",
+    "hooks",
+    "ingest",
+    "messages",
+    "notify",
+    "publish",
+    "result",
+    "results",
+    "roiflow",
+    "services",
+    "streams",
+    "v1",
+    "v2",
+    "v3",
+    "webhook",
+    "webhooks",
+];
 /// Shorter parts of a path are not searched in other texts.
 const PART_BYTES_MIN: usize = 5;
 
@@ -36,15 +63,21 @@ impl fmt::Debug for Url {
 }
 
 /// Hides credentials in the URL of a destination: the login, options that are secrets, and the path and query of an HTTP server, because the
-/// address of a webhook is a secret.
+/// address of a webhook is a secret. Common words at the beginning of the path are shown.
 pub fn redact(url: &str) -> Cow<'_, str> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.trim_start().to_ascii_lowercase()).unwrap_or_default();
     let Some(table) = Scheme::named(&scheme) else { return redaction::redact(url) };
     if table.has_secret_path {
         let hidden = redaction::redact(url);
         let begin = hidden.find("://").map_or(0, |at| at + 3);
-        let end = hidden[begin..].find(['/', '?', '#', '\\']).map_or(hidden.len(), |at| begin + at);
-        return if hidden.len() <= end + 1 { hidden } else { Cow::Owned(format!("{}/{HIDDEN}", &hidden[..end])) };
+        let host = hidden[begin..].find(['/', '?', '#', '\\']).map_or(hidden.len(), |at| begin + at);
+        let path = hidden[host..].find(['?', '#', '\\']).map_or(hidden.len(), |at| host + at);
+        let query = if hidden.len() > path + 1 { format!("?{HIDDEN}") } else { String::new() };
+        let text = match shown_path(&hidden[host..path]) {
+            Ok(plain) => format!("{}{plain}{query}", &hidden[..host]),
+            Err(shown) => format!("{}{shown}", &hidden[..host]),
+        };
+        return if text == url { Cow::Borrowed(url) } else { Cow::Owned(text) };
     }
     // A password may contain a question mark, and the `@` is after it.
     let Some((server, query)) = url.split_once('?').filter(|(_, query)| !query.contains('@')) else { return redaction::redact(url) };
@@ -60,19 +93,35 @@ pub fn redact(url: &str) -> Cow<'_, str> {
     if text == url { Cow::Borrowed(url) } else { Cow::Owned(text) }
 }
 
+/// Returns the path of a webhook as `Ok` if all its parts are common words. Otherwise returns the common words at its beginning, with `***` in
+/// the place of the rest.
+pub(crate) fn shown_path(path: &str) -> Result<&str, String> {
+    let mut end = 0;
+    for part in path.split('/') {
+        if !part.is_empty() && !PLAIN_PARTS.contains(&part) {
+            return Err(format!("{}/{HIDDEN}", path[..end].trim_end_matches('/')));
+        }
+        end = (end + part.len() + 1).min(path.len());
+    }
+    Ok(path)
+}
+
 /// The credentials in the URL of a destination, to hide them in other texts.
 pub fn secrets(url: &str) -> Secrets {
-    let mut secrets = Secrets::of_shown(url, &redact(url));
-    let Some((scheme, rest)) = url.split_once("://") else { return secrets };
+    let (server, query) = url.split_once('?').filter(|(_, query)| !query.contains('@')).unwrap_or((url, ""));
+    let mut secrets = Secrets::of(server);
+    secrets.add_address(url, &redact(url));
+    let Some((scheme, rest)) = server.split_once("://") else { return secrets };
     let Some(table) = Scheme::named(&scheme.to_ascii_lowercase()) else { return secrets };
-    let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
     for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        let kind = table.kind(scheme.eq_ignore_ascii_case(table.names[1]), name, true);
-        if matches!(kind, Ok(Some(Kind::Secret))) || matches!(kind, Ok(None)) && is_token(value) {
-            secrets.add(value);
+        match table.kind(scheme.eq_ignore_ascii_case(table.names[1]), name, true) {
+            Ok(Some(Kind::Secret)) => secrets.add(value),
+            Ok(Some(Kind::Value | Kind::File | Kind::Credentials)) => {}
+            Ok(Some(Kind::Power) | None) | Err(_) if is_token(value) => secrets.add(value),
+            Ok(Some(Kind::Power) | None) | Err(_) => {}
         }
     }
-    if let Some((_, path)) = server.split_once('/').filter(|_| table.has_secret_path) {
+    if let Some((_, path)) = rest.split_once('/').filter(|(_, path)| table.has_secret_path && shown_path(path).is_err()) {
         std::iter::once(path).chain(path.split('/')).filter(|part| is_token(part)).for_each(|part| secrets.add(part));
     }
     secrets
@@ -92,10 +141,14 @@ mod tests {
     #[test]
     fn logins_and_paths_of_webhooks_are_hidden_and_plain_options_are_not() {
         for (url, shown) in [
-            ("https://hooks.example/services/T024BE7LD/B024BE7LD/xoxZabc", "https://hooks.example/***"),
+            ("https://hooks.example/services/T024BE7LD/B024BE7LD/xoxZabc", "https://hooks.example/services/***"),
+            ("http://hooks.example/results", "http://hooks.example/results"),
+            ("http://hooks.example/api/v1/results/", "http://hooks.example/api/v1/results/"),
+            ("http://hooks.example/results?x-format=array", "http://hooks.example/results?***"),
+            ("http://hooks.example/results/resultsx", "http://hooks.example/results/***"),
             ("https://me:word@hooks.example:8443/a?x-format=array", "https://***@hooks.example:8443/***"),
             ("https://me:wo/rd@hooks.example/a", "https://***@hooks.example/***"),
-            ("HTTP://hooks.example?token=abc", "HTTP://hooks.example/***"),
+            ("HTTP://hooks.example?token=abc", "HTTP://hooks.example?***"),
             ("http://hooks.example", "http://hooks.example"),
             ("http://hooks.example/", "http://hooks.example/"),
             ("http://hooks.example/x", "http://hooks.example/***"),
@@ -124,7 +177,7 @@ mod tests {
         let url = "https://hooks.example/services/T024BE7LD/B024BE7LD/abcdefghijklmnopqrst?key=AIza99";
         let secrets = secrets(url);
         for (text, scrubbed) in [
-            (format!("cannot reach {url}"), "cannot reach https://hooks.example/***"),
+            (format!("cannot reach {url}"), "cannot reach https://hooks.example/services/***"),
             ("POST /services/T024BE7LD/B024BE7LD/abcdefghijklmnopqrst".to_owned(), "POST /***"),
             ("the hook abcdefghijklmnopqrst, the key AIza99".to_owned(), "the hook ***, the key ***"),
             ("two services".to_owned(), "two services"),
@@ -132,6 +185,8 @@ mod tests {
             assert_eq!(secrets.scrub(&text), scrubbed);
         }
         let plain = super::secrets("http://host/results");
-        assert_eq!(plain.scrub("results wait for http://host/results"), "results wait for http://host/***");
+        assert_eq!(plain.scrub("results wait for http://host/results"), "results wait for http://host/results");
+        let file = super::secrets("mqtts://me:hunter22@host/a?ca=/nowhere-1.crt");
+        assert_eq!(file.scrub("hunter22: cannot read the file /nowhere-1.crt"), "***: cannot read the file /nowhere-1.crt");
     }
 }

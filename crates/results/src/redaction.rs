@@ -98,11 +98,6 @@ const ALONE_BYTES_MIN: usize = 3;
 impl Secrets {
     /// Collects the credentials in the address of an input.
     pub fn of(address: &str) -> Self {
-        Self::of_shown(address, &redact(address))
-    }
-
-    /// Like [`Secrets::of`], for an address of which messages show another text than [`redact`] returns.
-    pub fn of_shown(address: &str, shown: &str) -> Self {
         let mut secrets = Self::default();
         for range in credentials(address) {
             let piece = &address[range.clone()];
@@ -111,9 +106,7 @@ impl Secrets {
                 secrets.add(password);
             }
         }
-        if shown != address {
-            secrets.addresses.push((address.to_owned(), shown.to_owned()));
-        }
+        secrets.add_address(address, &redact(address));
         secrets
     }
 
@@ -121,6 +114,13 @@ impl Secrets {
     /// address by itself.
     pub fn of_argument(argument: &str) -> Self {
         if argument.contains('@') || scheme(argument).is_some() { Self::of(argument) } else { Self::default() }
+    }
+
+    /// Adds an address, and the text that is shown instead. It replaces an earlier text for the same address.
+    pub fn add_address(&mut self, address: &str, shown: &str) {
+        if shown != address {
+            self.addresses.insert(0, (address.to_owned(), shown.to_owned()));
+        }
     }
 
     /// Adds a password or token.
