@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn wrong_credentials_are_mistakes_of_the_settings() {
         for (text, part) in [
-            ("{}", "expected `servers`"),
+            ("{\"servers\": []}", "expected `servers`"),
             ("{\"servers\": [\"broker\"]}", "expected servers with one of the schemes mqtt, mqtts"),
             ("{\"servers\": [\"kafka://broker\"]}", "expected servers with one of the schemes mqtt, mqtts"),
             ("{\"servers\": [\"mqtt://u:p@broker\"]}", "without login, path and options"),
