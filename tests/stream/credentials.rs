@@ -34,6 +34,10 @@ impl Server {
     pub fn requests(&self) -> String {
         self.requests.lock().unwrap().join("\n")
     }
+
+    pub fn n_requests(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
 }
 
 fn serve(mut connection: TcpStream, answer: &(impl Fn(&str) -> Vec<u8> + ?Sized), seen: &Mutex<Vec<String>>) {
@@ -186,7 +190,7 @@ fn login() -> String {
 }
 
 /// Returns an RTSP server. `describe` returns status and headers of the answer to DESCRIBE, from the request.
-fn rtsp_server(describe: impl Fn(&str) -> String + Send + Sync + 'static) -> Server {
+pub fn rtsp_server(describe: impl Fn(&str) -> String + Send + Sync + 'static) -> Server {
     Server::new(move |request| {
         let sequence = request.lines().find(|line| line.starts_with("CSeq")).unwrap_or("CSeq: 0").to_owned();
         let answer =
@@ -275,7 +279,7 @@ fn rtsp_redirects_are_limited() {
     });
     let (output, said) = run(&folder, &format!("rtsp://127.0.0.1:{}/live", camera.port), &[], &["--source-timeout", "60"]);
     assert!(output.status.code() == Some(1) && said.contains("redirects in a circle"), "{said}");
-    let n_requests = camera.requests.lock().unwrap().len();
+    let n_requests = camera.n_requests();
     assert!((3..=64).contains(&n_requests), "{n_requests} requests");
 }
 
@@ -337,9 +341,9 @@ fn login_of_an_http_server_stays_with_its_host() {
     let (output, said) = run(&folder, &plain, &[(USER, "camera"), (PASSWORD, "hunter22"), (HOSTS, &hosts)], &[]);
     assert_eq!((output.status.code(), n_frames()), (Some(0), 5), "{said}");
     // A circle ends.
-    let n_before = to_open.requests.lock().unwrap().len();
+    let n_before = to_open.n_requests();
     let (output, said) = run(&folder, &input(&to_open, "/circle"), &[], &[]);
-    let n_requests = to_open.requests.lock().unwrap().len() - n_before;
+    let n_requests = to_open.n_requests() - n_before;
     assert!(output.status.code() == Some(1) && said.contains("302") && n_requests < 30, "{n_requests}: {said}");
 }
 

@@ -150,7 +150,7 @@ mod sharing;
 #[path = "../support/slow_proxy.rs"]
 mod slow_proxy;
 mod soak;
-#[cfg(feature = "cli")]
+#[cfg(feature = "serve")]
 mod source;
 mod stats;
 mod tiles;

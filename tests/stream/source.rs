@@ -8,7 +8,7 @@ use gstreamer as gst;
 
 use crate::cli::Folder;
 use crate::endings::{answer, serve};
-use crate::harness::{TIMEOUT, eventually, make_clip, on_buffers, pipeline};
+use crate::harness::{TIMEOUT, eventually, make_clip, on_buffers, pipeline, run};
 use crate::rtsp::Server;
 
 /// Frames at the sink: running time and width.
@@ -270,4 +270,16 @@ fn source_pauses_and_continues() {
     pipeline.set_state(gst::State::Playing).unwrap();
     wait_for_frames(&frames, 5);
     stop(&pipeline);
+}
+
+#[test]
+fn redirects_in_a_circle_end_the_source() {
+    let camera = crate::credentials::rtsp_server(|request| {
+        let address = request.split_whitespace().nth(1).unwrap_or_default();
+        format!("302 Found\r\nLocation: {address}")
+    });
+    let ending = run(&pipeline(&format!("roisource uri=rtsp://127.0.0.1:{}/live restart=never ! fakesink", camera.port)));
+    assert!(ending.error.as_ref().is_some_and(|error| error.contains("redirects in a circle")), "{ending:?}");
+    let n_requests = camera.n_requests();
+    assert!((3..=64).contains(&n_requests), "{n_requests} requests");
 }
