@@ -68,7 +68,7 @@ pub(super) struct Args {
     /// Where the results of all streams go, in addition to the destinations of each stream; none: nowhere [default: the JetStream stream roiflow-GROUP-results of the NATS server]
     #[arg(long, value_name = "URL")]
     results: Option<String>,
-    /// Number of NATS servers that keep each item, if these servers form a cluster
+    /// Number of NATS servers that keep each item, if these servers form a cluster. The same on all nodes, because leases are longer then
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     replicas: u8,
     /// Encrypt the streams of the group that nodes without --key or of an earlier version have stored, and exit. End all nodes before
@@ -201,6 +201,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     let settings = nodes::Settings {
         name: name.clone(),
         group: args.group.clone(),
+        is_clustered: args.replicas > 1,
         labels: args.label.iter().cloned().collect::<BTreeMap<_, _>>(),
         capacity: args.capacity,
         devices: devices(),

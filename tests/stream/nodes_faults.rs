@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const EPOCHS_PER_ASSIGNMENT: u64 = 1_000_000;
 
 /// Returns the names of the streams that this node itself runs, as another node asks for them.
-pub fn own_streams(node: &Node) -> Vec<String> {
+fn own_streams(node: &Node) -> Vec<String> {
     let mut stream = TcpStream::connect(&node.address).unwrap();
     let head = format!("GET /api/streams HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nx-roiflow-node: test\r\n\r\n", node.address);
     stream.write_all(head.as_bytes()).unwrap();
@@ -138,7 +138,7 @@ fn forwarder_that_closes_connections_is_named_and_streams_return_soon() {
     let Some(mut nats) = NatsServer::start(&folder) else { return };
     let (_proxy, nodes) = start_behind_forwarder(&folder, &nats, &[]);
     nats.kill();
-    eventually("all streams have stopped", || nodes.iter().all(|node| own_streams(node).is_empty()));
+    nodes[0].wait_until("all streams have stopped", |_| nodes.iter().all(|node| own_streams(node).is_empty()));
     nats.start_again();
     let begin = Instant::now();
     nodes[0].wait_until("the streams run again", |streams| all_run(streams, 3, &["a", "b"]));

@@ -76,6 +76,8 @@ pub struct Settings {
     pub address: String,
     /// Version of the program.
     pub version: String,
+    /// Whether the coordinator is a cluster of servers: [`Timing::clustered`]. It must be the same on all nodes.
+    pub is_clustered: bool,
     /// Whether streams run on after the lease of this node has ended.
     pub keep_running: bool,
     /// The key that the nodes share.
@@ -182,7 +184,7 @@ impl Nodes {
         registry: Registry,
         settings: Settings,
     ) -> Result<Self, String> {
-        let Settings { name, group, labels, capacity, devices, address, version, keep_running, key, results } = settings;
+        let Settings { is_clustered, name, group, labels, capacity, devices, address, version, keep_running, key, results } = settings;
         if !keys::is_name(&name) {
             let max = keys::MAX_NAME;
             return Err(format!(
@@ -202,7 +204,7 @@ impl Nodes {
             session: random_session()?,
             facts,
             keep_running,
-            timing: Timing::default(),
+            timing: if is_clustered { Timing::clustered() } else { Timing::default() },
             policy: PlacementPolicy::default(),
         };
         let nodes = Self::start(member, directory, registry, (options, meter, descriptions, results))?;
