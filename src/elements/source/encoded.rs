@@ -142,13 +142,12 @@ impl Branch {
 
     fn push(&self, sink: &gst::Pad, buffer: &gst::Buffer) {
         let Some(bin) = self.bin.upgrade() else { return };
-        let parser = {
+        let (parser, is_first) = {
             let mut parser = lock(&self.parser);
             let Some(parser) = parser.as_mut() else { return };
             let is_first = !std::mem::replace(&mut parser.has_begun, true);
             (parser.sink.clone(), is_first)
         };
-        let (parser, is_first) = parser;
         if let Some(time) = running_time(sink, buffer) {
             let offset = lock(&self.timeline).add(&bin, time, buffer.duration());
             if is_first && self.pad.offset() != offset {
