@@ -168,7 +168,9 @@ fn permissions_of_the_trust_page_are_enough_for_nodes() {
     wait_for_frames(reader, &streams, 30);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let jetstream = async_nats::jetstream::new(async_nats::connect(url("reader:secret88x")).await.unwrap());
+        let login = async_nats::ConnectOptions::with_user_and_password("reader".to_owned(), "secret88x".to_owned());
+        let client = login.connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+        let jetstream = async_nats::jetstream::new(client);
         let results = jetstream.get_stream("roiflow-default-results").await.unwrap();
         assert!(results.get_last_raw_message_by_subject("roiflow.default.door").await.is_ok());
         let written = jetstream.publish("$KV.roiflow-default.streams.evil", "{}".into()).await.unwrap();

@@ -126,7 +126,7 @@ fn record_over_a_loss(folder: &Folder, options: &[&str]) -> Vec<(std::path::Path
         on_buffers(&player, "sink", "sink", move |_, _| {
             seen.lock().unwrap().push(pad.current_caps().unwrap().structure(0).unwrap().get::<i32>("width").unwrap());
         });
-        assert_eq!(crate::harness::run(&player).error, None);
+        assert_eq!(run(&player).error, None);
         played.lock().unwrap().clone()
     };
     let clips: Vec<_> = clips.iter().map(|path| (path.clone(), widths(path))).collect();
