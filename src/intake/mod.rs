@@ -19,10 +19,12 @@ use gstreamer as gst;
 use self::connections::Connection;
 
 /// Maximum size of the data that a source may send without a frame. A camera with 100 Mbit/s may send a key frame every five seconds.
-/// GStreamer stores such data without a limit, for example a part of MJPEG or a playlist.
+/// GStreamer stores such data without a limit, for example a part of MJPEG.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 /// Maximum size of the data that an RTSP server may send in addition to its video, such as the description of its streams.
 const MAX_CONTROL_BYTES: u64 = 8 << 20;
+/// Maximum size of a playlist or manifest, which GStreamer reads as a whole. A playlist of a day with segments of two seconds has 3 MiB.
+const MAX_PLAYLIST_BYTES: u64 = 8 << 20;
 /// Maximum number of pixels of a frame, as for images. A decoder allocates several frames before it returns the first one.
 const MAX_PIXELS: u64 = 134_217_728;
 
@@ -45,6 +47,8 @@ pub(crate) struct Intake {
     is_endless: AtomicBool,
     /// Size of frames that are too large, as pixels.
     too_large: AtomicU64,
+    /// Bytes of the playlist or manifest.
+    n_playlist_bytes: AtomicU64,
     /// Whether frames have changed to a pixel format that GStreamer cannot represent.
     is_unknown: AtomicBool,
     /// TCP connections of `rtspsrc`.
@@ -80,6 +84,9 @@ impl Intake {
         }
         if self.is_unknown.load(Ordering::Relaxed) {
             return lock(&self.untried).as_deref().map(|codec| cannot_be_decoded(codec, UNKNOWN_FORMAT));
+        }
+        if self.n_playlist_bytes.load(Ordering::Relaxed) > MAX_PLAYLIST_BYTES {
+            return Some(format!("it sent a playlist of more than {} MiB; check that it sends video", MAX_PLAYLIST_BYTES >> 20));
         }
         if self.n_bytes.load(Ordering::Relaxed) > MAX_BYTES {
             let what = "MiB without a complete frame, which is the limit; check that it sends video";
@@ -140,6 +147,7 @@ impl Intake {
             "rtspsrc" => self.watch_connections(element),
             "multipartdemux" => self.watch_parts(element),
             "rtpjitterbuffer" => self.watch_packets(element),
+            _ if klass(element).contains("Adaptive") => self.limit_playlist(element),
             _ if is_decoder => {
                 render_safely(element);
                 self.watch_decoder(element);
@@ -149,6 +157,18 @@ impl Intake {
         if is_source(element) && !is_in_rtsp(bin) {
             element.src_pads().iter().for_each(|pad| self.limit(pad));
         }
+    }
+
+    /// Discards a playlist or manifest beyond the limit. Its demuxer would need many times its size to read it.
+    fn limit_playlist(self: &Arc<Self>, demuxer: &gst::Element) {
+        let Some(sink) = demuxer.static_pad("sink") else { return };
+        let intake = self.clone();
+        sink.add_probe(DATA | gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+            let is_end = matches!(&info.data, Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos);
+            let n_bytes = n_bytes(info);
+            let is_too_large = intake.n_playlist_bytes.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes > MAX_PLAYLIST_BYTES;
+            if is_too_large && (is_end || n_bytes > 0) { consume(info) } else { gst::PadProbeReturn::Ok }
+        });
     }
 
     /// Counts the data that leaves a pad, and discards data beyond the limit. While downstream is blocked, no data leaves.

@@ -133,6 +133,11 @@ impl Decoded {
         Some(Error::failed(format!("`{}` {what}; the results of all other frames are written", reasons::name(&self.plan))))
     }
 
+    /// The input, as messages name it.
+    pub(super) fn name(&self) -> String {
+        reasons::name(&self.plan)
+    }
+
     /// Returns the error of an input that reached EOS without a frame.
     pub(super) fn nothing(&self, intake: &Intake) -> Option<Error> {
         let why = match (intake.n_frames(), intake.n_compressed()) {

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
+use super::descriptors::Reservation;
 use super::{Error, Plan, Result, build, check, outputs};
 use crate::elements;
 use crate::frame::Size;
@@ -76,6 +77,7 @@ pub(super) fn prepare_in(plan: &Plan, snapshot: Snapshot, size: Option<Size>, li
 fn prepare_now(plan: &Plan, snapshot: Snapshot, size: Option<Size>) -> Result<Snapshot> {
     let secrets = plan.input.secrets();
     let prepare = || {
+        let _descriptors = Reservation::of(&plan.input)?;
         // The description is valid. Whether its elements take the values is a matter of this preparation.
         let pipeline = build::build(plan).map_err(|error| Error::failed(error.to_string()))?;
         outputs::check_built(&pipeline, plan)?;

@@ -150,6 +150,12 @@ impl Supervision {
         self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
+    /// Returns the error if the source has sent what it must not send.
+    fn excess(&self) -> Option<Error> {
+        let reason = self.intake.as_ref()?.excess()?;
+        Some(Error::failed(format!("the source `{}` was lost: {reason}", self.decoded.name())))
+    }
+
     /// Returns the error if the EOS of the input was not expected.
     fn broken_end(&self) -> Option<Error> {
         if self.is_at_limit() {
@@ -157,7 +163,8 @@ impl Supervision {
         }
         let declares = self.decoded.declares_duration();
         let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
-        lost.or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?))
+        // The data beyond a limit may be the last of the input.
+        self.excess().or(lost).or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?))
     }
 }
 
@@ -276,7 +283,8 @@ impl NewSession {
         let bus = parts.pipeline.bus().expect("a pipeline has a bus");
         bus.set_sync_handler(move |_, message| {
             use gst::MessageView::{Application, Eos, Error, Info, Latency, SegmentDone, Warning};
-            let is_handled = matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Info(_) | Application(_) | SegmentDone(_) | Latency(_));
+            let is_handled =
+                matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Info(_) | Application(_) | SegmentDone(_) | Latency(_));
             if is_handled || uri::redirect(message).is_some() {
                 to_loop.send(supervisor::Input::OfSession(stream, attempt, Request::Message(message.clone())));
             }
@@ -424,9 +432,8 @@ impl Session {
 
     fn check_source(&mut self) {
         let Supervision { intake, watch, decoded, .. } = &self.parts.supervision;
-        let excess = |reason| Error::failed(format!("the source `{}` was lost: {reason}", reasons::name(&self.parts.plan)));
         let lost = watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()).or_else(|| watch.starving()));
-        let lost = intake.as_ref().and_then(|intake| intake.excess()).map(excess).or(lost);
+        let lost = self.parts.supervision.excess().or(lost);
         if let (State::Playing, Some(error)) = (&self.state, lost) {
             intake.iter().for_each(|intake| intake.hang_up());
             self.close(Cause::Lost(Reason::Known(error)));

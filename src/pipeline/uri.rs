@@ -84,7 +84,8 @@ impl Uri {
     }
 
     fn new(typed: String, scheme: String, location: String, login: Login) -> Self {
-        let mut uri = Self { typed, scheme, location, home: None, login, login_hosts: Vec::new(), n_redirects: 0, passphrase: None, logins: None };
+        let mut uri =
+            Self { typed, scheme, location, home: None, login, login_hosts: Vec::new(), n_redirects: 0, passphrase: None, logins: None };
         uri.home = uri.place();
         uri
     }

@@ -12,8 +12,8 @@ use super::running::{Observed, RunningStream, tap};
 use crate::elements::publish;
 use crate::frame::{Gap, Size};
 use crate::pipeline::{
-    self, Error, ErrorKind, Input, Logins, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap,
-    probe, spec,
+    self, Error, ErrorKind, Input, Logins, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap, probe,
+    spec,
 };
 use crate::publish::{self as destinations, Url};
 use crate::redaction::Secrets;

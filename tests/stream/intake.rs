@@ -140,7 +140,7 @@ fn endless_data_without_a_frame_ends_the_source() {
             }),
             "64 MiB without a complete frame",
         ),
-        ("a playlist", http("application/vnd.apple.mpegurl", playlist, "#EXTINF:10,\nx.ts\n"), "64 MiB without a complete frame"),
+        ("a playlist", http("application/vnd.apple.mpegurl", playlist, "#EXTINF:10,\nx.ts\n"), "a playlist of more than 8 MiB"),
     ] {
         let (code, said, memory_kib) = end(start(&folder, &[&input], &["--restart", "never"]));
         assert_eq!(code, Some(1), "{what}: {said}");
@@ -282,12 +282,19 @@ fn server_survives_an_unknown_pixel_format() {
     make_clip(&folder.file("good.mp4"), 25, "mp4mux");
     std::fs::copy(clip("hevc-gray10.mkv"), folder.file("gray.mkv")).unwrap();
     let server = Served::start(&folder, &[]);
-    for (name, input) in [("good", "good.mp4"), ("gray", "gray.mkv")] {
-        let (status, view) =
-            server.json("POST", "/api/streams", Some(json!({"name": name, "pipeline": "colors", "input": input, "loop": true})));
-        assert_eq!(status, 201, "{view}");
-    }
-    let view = server.wait_until("gray", |view| view["state"] == "failed");
+    let add = |name: &str, input: &str| {
+        server.json("POST", "/api/streams", Some(json!({"name": name, "pipeline": "colors", "input": input, "loop": true})))
+    };
+    assert_eq!(add("good", "good.mp4").0, 201);
+    let (status, view) = add("gray", "gray.mkv");
+    assert!(status == 422 && view.to_string().contains("cannot be decoded"), "{status} {view}");
+    // A restart probes no file.
+    std::fs::copy(folder.file("good.mp4"), folder.file("changed.mkv")).unwrap();
+    assert_eq!(add("changed", "changed.mkv").0, 201);
+    std::fs::copy(clip("hevc-gray10.mkv"), folder.file("new.mkv")).unwrap();
+    std::fs::rename(folder.file("new.mkv"), folder.file("changed.mkv")).unwrap();
+    server.json("POST", "/api/streams/changed/restart", None);
+    let view = server.wait_until("changed", |view| view["state"] == "failed");
     assert!(view.to_string().contains("cannot be decoded"), "{view}");
     server.wait_until("good", |view| view["frames"].as_u64().unwrap() > 50);
     let (code, said) = server.end();

@@ -147,10 +147,12 @@ fn forwarder_that_closes_connections_is_named_and_streams_return_soon() {
     // A planner that is not told that the earlier sessions have ended waits for 14 s.
     assert!(silence < Duration::from_secs(13), "{silence:?}");
     // The results of the outage may arrive after the gap was computed, so its position is not checked here.
-    let messages = nats.messages("roiflow-default-results");
-    check_results(&messages);
-    let gaps = messages.iter().filter(|(_, line)| line["event"] == "gap").filter_map(|(_, line)| line["stream"].as_str());
-    assert_eq!(gaps.collect::<std::collections::BTreeSet<_>>().len(), 3, "each stream has a gap");
+    eventually("each stream has a gap", || {
+        let messages = nats.messages("roiflow-default-results");
+        let gaps = messages.iter().filter(|(_, line)| line["event"] == "gap").filter_map(|(_, line)| line["stream"].as_str());
+        gaps.collect::<std::collections::BTreeSet<_>>().len() == 3
+    });
+    check_results(&nats.messages("roiflow-default-results"));
     for node in nodes {
         let (code, said) = node.end();
         let has = |text: &str| said.matches(text).count() == 1;

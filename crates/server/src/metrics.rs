@@ -32,13 +32,7 @@ impl Requests {
 }
 
 /// Returns the page. `n_refused_items` counts refused items that nodes share; `None`: there are no other nodes.
-pub fn page(
-    registry: &Registry,
-    requests: &Requests,
-    n_connections: usize,
-    n_refused_items: Option<u64>,
-    version: &'static str,
-) -> String {
+pub fn page(registry: &Registry, requests: &Requests, n_connections: usize, n_refused_items: Option<u64>, version: &'static str) -> String {
     let mut own = prometheus_client::registry::Registry::with_prefix("roiflow");
     let requests = requests.0.each_ref().map(|counter| counter.load(Ordering::Relaxed));
     let hub = registry.hub();

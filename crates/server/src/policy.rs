@@ -426,7 +426,7 @@ mod tests {
         for device in ["/dev/video0", "/dev/video12", "/dev/v4l/by-id/door"] {
             assert!(policy.input(&format!("v4l2://{device}")).is_ok(), "{device}");
         }
-        let mut messages = std::collections::BTreeSet::new();
+        let mut messages = BTreeSet::new();
         for device in [
             "",
             "/dev/video",

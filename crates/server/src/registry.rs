@@ -752,7 +752,7 @@ pub(crate) mod tests {
     fn description_that_does_not_fit_leaves_the_stream_running() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let registry = registry(folder.path(), &fake, Limits::default());
+        let registry = registry(folder.path(), &fake, |_| {});
         registry.place(spec("a", "test:1"), 1, || None).unwrap();
         for (input, status) in [("test:3", 400), ("test:99", 503)] {
             assert_eq!(registry.place(spec("a", input), 1, || None).unwrap_err().status, status);

@@ -164,6 +164,8 @@ impl Stream<'_> {
             match self.job.signals.recv_timeout(TICK) {
                 Ok(Signal::Prepared | Signal::StateChanged) => self.follow(attempt),
                 Ok(Signal::Delivers) => self.is_back(element, attempt),
+                // The data beyond a limit may be the last of the source.
+                Ok(Signal::Ended) if attempt.intake.excess().is_some() => {}
                 Ok(Signal::Ended) if attempt.is_recording() => return Outcome::End(End::Eos, "the source has ended".to_owned()),
                 Ok(Signal::Ended) if self.is_live() || attempt.intake.is_endless() => {
                     return Outcome::End(End::Source(Fault::default()), "the server ended the stream".to_owned());
