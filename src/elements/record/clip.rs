@@ -63,8 +63,14 @@ impl ClipWriter {
         file.set_property("location", path.to_str().ok_or("expected a path in UTF-8")?);
         file.set_property("hold-until-moov", true);
         let pipeline = gst::Pipeline::new();
-        let elements = [source.upcast_ref(), &mux, file.upcast_ref()];
-        pipeline.add_many(elements).and_then(|()| gst::Element::link_many(elements)).map_err(|error| error.to_string())?;
+        let elements: [&gst::Element; 3] = [source.upcast_ref(), &mux, file.upcast_ref()];
+        let link = || {
+            pipeline.add_many(elements)?;
+            // The source has caps only later. Without names, it would be linked to the first kind of pad of the muxer, which is audio.
+            source.link_pads(Some("src"), &mux, Some("video_%u"))?;
+            mux.link(&file)
+        };
+        link().map_err(|error: glib::BoolError| error.to_string())?;
         let private = PrivatePipeline::start(pipeline, caps, u64::MAX).map_err(|failure| failure.text)?;
         let (times, last, n_frames) = Default::default();
         Ok(Self { private, file, _lock: lock, times, last, n_frames })
