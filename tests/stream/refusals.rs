@@ -130,7 +130,10 @@ fn refusals_of_single_results_keep_the_order_and_cause_no_flood() {
             frames.iter().copied().chain(given_up.iter().map(|line| line["result"]["frame"].as_u64().unwrap())).collect();
         all.sort_unstable();
         assert!(all.iter().copied().eq(0..400), "each result arrives once, or is kept with its reason: {all:?}");
-        assert!(given_up.len() <= 3 && given_up.iter().all(|line| line["reason"].as_str().unwrap().contains(&format!("{code:#04x}"))));
+        let says = |line: &Value| line["reason"].as_str().unwrap().contains(&format!("{code:#04x}"));
+        assert!(given_up.iter().all(says), "{given_up:?}");
+        // A result is given up only if the broker has accepted a later one, which was sent before the refusal arrived.
+        assert!(given_up.len() <= 8, "{} of 40 refused results were given up", given_up.len());
         assert_eq!((broker.gaps().len(), stat(&pipeline, "spool-refused")), (given_up.len(), given_up.len() as u64));
         assert!(broker.n_sent() <= 400 + 40 + given_up.len(), "{} messages were sent", broker.n_sent());
         let (taken, n_gaps) = documented_reader(&folder, &broker.accepted());

@@ -61,7 +61,12 @@ fn next(events: &Events, stream: StreamId) -> Event {
     loop {
         let event = events.next_timeout(LIMIT).expect("an event in time");
         assert!(begin.elapsed() < LIMIT, "no other event than {event:?}");
-        if event.stream == stream && !matches!(event.event, Event::Progress(_) | Event::Warning(_)) {
+        // Events of destinations come at any time.
+        let is_other = matches!(
+            event.event,
+            Event::Progress(_) | Event::Warning(_) | Event::DestinationLost { .. } | Event::DestinationBack { .. }
+        );
+        if event.stream == stream && !is_other {
             return event.event;
         }
     }
