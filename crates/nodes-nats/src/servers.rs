@@ -239,7 +239,8 @@ mod tests {
             ("http://a", "nats:// or tls://"),
             ("nats://a/path", "without a path"),
             ("nats://a:422x,b", "expected a port from 1 to 65535 after the host, got `422x`"),
-            ("nats://a?cert=x", "both options"),
+            ("nats://a?cert=x", "expected a URL with TLS"),
+            ("tls://a?cert=x", "both options"),
             ("nats://a?x=1", "unknown option `x`"),
         ] {
             let error = Servers::parse(text).unwrap_err();

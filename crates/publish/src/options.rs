@@ -183,7 +183,8 @@ mod tests {
     fn each_option_has_a_kind_and_unknown_ones_are_errors() {
         let kind = |url: &str| {
             let (scheme, option) = url.split_once(' ').unwrap();
-            Scheme::named(scheme).unwrap().kind(scheme.ends_with('s') && scheme != "nats", option, false)
+            let named = Scheme::named(scheme).unwrap();
+            named.kind(scheme == named.names[1], option, false)
         };
         for (option, expected) in [
             ("mqtt user", Some(Kind::Secret)),
@@ -200,7 +201,7 @@ mod tests {
             assert_eq!(kind(option), Ok(expected), "{option}");
         }
         for (option, error) in [
-            ("mqtt qos", "unknown option `qos`: expected one of user, password-file, client-id, expiry, retain, status-topic"),
+            ("mqtt qos", "unknown option `qos`: expected one of user, password-file, client-id, expiry, give-up-after, retain, status-topic"),
             ("mqtt ca", "option ca: expected a URL with TLS, as in mqtts://, got mqtt://"),
             ("file user", "unknown option `user`: expected one of max-bytes, max-age, keep, gzip"),
         ] {
