@@ -299,8 +299,10 @@ impl<W: Write> Write for PrintableWriter<W> {
 mod tests {
     use super::*;
 
+    type Lines = Arc<Mutex<Vec<String>>>;
+
     /// A queue whose writes wait until the test allows them.
-    fn gated() -> (Arc<Queue>, Arc<Mutex<bool>>, Arc<Mutex<Vec<String>>>) {
+    fn gated() -> (Arc<Queue>, Arc<Mutex<bool>>, Lines) {
         let (queue, closed, written) = (Arc::new(Queue::default()), Arc::new(Mutex::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (of_thread, gate, to) = (queue.clone(), closed.clone(), written.clone());
         std::thread::spawn(move || {

@@ -62,10 +62,8 @@ fn next(events: &Events, stream: StreamId) -> Event {
         let event = events.next_timeout(LIMIT).expect("an event in time");
         assert!(begin.elapsed() < LIMIT, "no other event than {event:?}");
         // Events of destinations come at any time.
-        let is_other = matches!(
-            event.event,
-            Event::Progress(_) | Event::Warning(_) | Event::DestinationLost { .. } | Event::DestinationBack { .. }
-        );
+        let is_other =
+            matches!(event.event, Event::Progress(_) | Event::Warning(_) | Event::DestinationLost { .. } | Event::DestinationBack { .. });
         if event.stream == stream && !is_other {
             return event.event;
         }

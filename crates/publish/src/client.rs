@@ -86,6 +86,8 @@ pub(crate) struct InFlight {
     n_acknowledged: u64,
     /// Acknowledged messages that were given up; see [`Destination::take_refused`].
     refused: Vec<(u64, io::Error)>,
+    /// Whether a message was given up because the server has accepted a later one.
+    was_overtaken: bool,
     /// Since when the server has refused messages and accepted none.
     refused_since: Option<Instant>,
 }
@@ -154,7 +156,7 @@ impl InFlight {
             let is_overtaken = self.messages.iter().any(|(_, answer)| matches!(answer, Answer::Accepted));
             match self.messages.front() {
                 Some((_, Answer::Accepted | Answer::Refused { is_final: true, .. })) => {}
-                Some((_, Answer::Refused { .. })) if is_overtaken => {}
+                Some((_, Answer::Refused { .. })) if is_overtaken => self.was_overtaken = true,
                 _ => return,
             }
             self.pop();
@@ -220,8 +222,7 @@ impl<P: Protocol> Client<P> {
         if let Err(failure) = &outcome {
             // One of the messages in flight may be the cause of any failure, so send one at a time.
             self.in_flight.clear();
-            (self.window, self.caution) = (1, if failure.is_refused() { CAUTION } else { self.caution });
-            self.grows_at = self.in_flight.n_acknowledged() + self.caution;
+            self.be_cautious(if failure.is_refused() { CAUTION } else { self.caution });
             if !failure.is_refused() {
                 self.connection = None;
             }
@@ -229,8 +230,17 @@ impl<P: Protocol> Client<P> {
         outcome
     }
 
+    /// Sends one message at a time until the server has accepted this number of messages.
+    fn be_cautious(&mut self, caution: u64) {
+        (self.window, self.caution) = (1, caution);
+        self.grows_at = self.in_flight.n_acknowledged() + caution;
+    }
+
     /// Returns how many messages may be in flight.
     fn window(&mut self) -> usize {
+        if std::mem::take(&mut self.in_flight.was_overtaken) {
+            self.be_cautious(CAUTION);
+        }
         if self.in_flight.n_acknowledged() >= self.grows_at && self.window < MAX_IN_FLIGHT {
             self.window *= 2;
             self.grows_at = self.in_flight.n_acknowledged() + self.caution.max(self.window as u64);

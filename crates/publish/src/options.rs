@@ -201,7 +201,10 @@ mod tests {
             assert_eq!(kind(option), Ok(expected), "{option}");
         }
         for (option, error) in [
-            ("mqtt qos", "unknown option `qos`: expected one of user, password-file, client-id, expiry, give-up-after, retain, status-topic"),
+            (
+                "mqtt qos",
+                "unknown option `qos`: expected one of user, password-file, client-id, expiry, give-up-after, retain, status-topic",
+            ),
             ("mqtt ca", "option ca: expected a URL with TLS, as in mqtts://, got mqtt://"),
             ("file user", "unknown option `user`: expected one of max-bytes, max-age, keep, gzip"),
         ] {

@@ -347,16 +347,17 @@ fn is_probe(request: &hyper::Request<hyper::body::Incoming>) -> bool {
 }
 
 /// Checks the limits of a request. `standing` is that of its connection. Returns a share that is held until the request is answered.
-fn admit(app: &App, client: &Client, is_probe: bool, standing: &Mutex<Standing>) -> Result<Option<Share>, axum::response::Response> {
+fn admit(app: &App, client: &Client, is_probe: bool, standing: &Mutex<Standing>) -> Result<Option<Share>, Box<axum::response::Response>> {
     let rates = if is_probe { &app.health_rates } else { &app.rates };
     if let Some(bucket) = rates.of(client.address, Instant::now()) {
-        bucket.take(Instant::now()).map_err(too_many)?;
+        bucket.take(Instant::now()).map_err(|error| Box::new(too_many(error)))?;
     }
+    let refused = |error| Box::new(too_many_connections(error));
     let mut standing = standing.lock().unwrap_or_else(PoisonError::into_inner);
     match &*standing {
-        Standing::Proxy { .. } if client.role.is_none() => app.visits.take(client).map(Some).map_err(too_many_connections),
+        Standing::Proxy { .. } if client.role.is_none() => app.visits.take(client).map(Some).map_err(refused),
         Standing::Stranger(_) if client.role.is_some() && !is_probe => {
-            let share = app.connections.take(client).map_err(too_many_connections)?;
+            let share = app.connections.take(client).map_err(refused)?;
             *standing = Standing::Client { _share: share };
             Ok(None)
         }
@@ -380,7 +381,7 @@ where
                 Ok(_share) => router.call(request).await,
                 Err(refused) => {
                     app.requests.count(refused.status().as_u16());
-                    Ok(refused)
+                    Ok(*refused)
                 }
             }
         }
