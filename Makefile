@@ -51,7 +51,7 @@ python: setup ## Build the wheel of the Python package, without GStreamer: targe
 demo: setup ## Fetch models and a clip, build what is needed, and run the pipeline for faces, gender and age
 	@scripts/demo "$(DEVICE)"
 
-test: setup ## Check format, lints and documentation, and run all tests: under 6 minutes on two cores, once built
+test: setup ## Check format, lints and documentation, and run all tests: about 20 minutes on two cores, once built
 	@scripts/check
 
 test-all: test ## Run `make test`, then check licenses and minimum Rust version, and run model checks, soak, chaos test, fuzzing, address sanitizer: 21 minutes
