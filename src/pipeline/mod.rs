@@ -66,6 +66,7 @@ mod start;
 pub mod stats;
 pub mod stream;
 pub mod streams;
+mod supervision;
 mod supervisor;
 pub mod tap;
 mod upright;

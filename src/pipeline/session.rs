@@ -11,25 +11,23 @@ use gstreamer as gst;
 use gstreamer_app as gst_app;
 
 use super::carry::{self, Carried};
-use super::decoded::Decoded;
 use super::descriptors::Reservation;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
 use super::run::MAX_WARNINGS;
 use super::stats::Meter;
+use super::supervision::Supervision;
 use super::supervisor::{self, Inbox, Request};
-use super::watch::Watch;
 use super::{
-    Ending, Error, ErrorKind, Input, Plan, Progress, Result, Uri, arrival, build, display, images, images_out, limits, live, outputs,
-    reasons, start, tap, uri,
+    Ending, Error, ErrorKind, Input, Plan, Progress, Result, Uri, build, display, images, images_out, limits, live, outputs, reasons, tap,
+    uri,
 };
 use crate::elements;
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::retry;
 use crate::elements::video::{self, Video};
 use crate::frame::Size;
-use crate::intake::Intake;
 use crate::redaction::Secrets;
 use crate::restart::{End, Fault};
 use crate::stages::Snapshot;
@@ -111,61 +109,6 @@ enum State {
     Closing(Closing),
     /// A thread is stopping the pipeline. The value is the result of the session if the stop takes too long.
     Stopping(Box<Finished>),
-}
-
-/// The parts that monitor a running pipeline.
-struct Supervision {
-    /// What the source has sent. `None` for sources that decode nothing.
-    intake: Option<Arc<Intake>>,
-    watch: Option<Watch>,
-    decoded: Decoded,
-    limit: Option<limits::Gate>,
-}
-
-impl Supervision {
-    fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
-        // The stamps come first: the limit and the watch read the time stamps of frames.
-        arrival::stamp(pipeline, plan);
-        start::at_first_frame(pipeline, plan);
-        let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst::Bin>().ok());
-        let intake = source.map(|source| Intake::of(&source));
-        let watch = intake.clone().and_then(|intake| Watch::new(pipeline, plan, intake));
-        let limit = limits::Gate::new(pipeline, plan);
-        let decoded = Decoded::new(pipeline, plan, limit.as_ref().map(limits::Gate::reached));
-        Self { intake, watch, decoded, limit }
-    }
-
-    fn is_at_limit(&self) -> bool {
-        self.limit.as_ref().is_some_and(limits::Gate::is_reached)
-    }
-
-    /// Whether data of the input has arrived.
-    fn has_played(&self) -> bool {
-        self.decoded.n_frames() > 0 || self.watch.as_ref().is_some_and(Watch::has_arrived)
-    }
-
-    /// Whether data arrived before this error of the source, so that results for this data may still follow.
-    fn may_have_results(&self, error: &gst::message::Error) -> bool {
-        let is_reading = error.error().is::<gst::ResourceError>();
-        self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
-    }
-
-    /// Returns the error if the source has sent what it must not send.
-    fn excess(&self) -> Option<Error> {
-        let reason = self.intake.as_ref()?.excess()?;
-        Some(Error::failed(format!("the source `{}` was lost: {reason}", self.decoded.name())))
-    }
-
-    /// Returns the error if the EOS of the input was not expected.
-    fn broken_end(&self) -> Option<Error> {
-        if self.is_at_limit() {
-            return None;
-        }
-        let declares = self.decoded.declares_duration();
-        let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
-        // The data beyond a limit may be the last of the input.
-        self.excess().or(lost).or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?))
-    }
 }
 
 /// Why a stream is ending.
