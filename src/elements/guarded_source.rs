@@ -2,7 +2,7 @@
 //! plugin: only the command `roiflow` registers it, with [`install`].
 //!
 //! GStreamer chooses the source of an address by its protocol. In the process of the command, this element is the first choice for all
-//! protocols except those of [`FREE`]. So a playlist from the network cannot name files, devices or ports of this machine:
+//! protocols except those of `FREE`. So a playlist from the network cannot name files, devices or ports of this machine:
 //!
 //! | the address comes from | is opened by |
 //! |---|---|

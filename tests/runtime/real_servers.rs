@@ -75,7 +75,7 @@ impl Server {
     }
 
     fn triton() -> Option<Self> {
-        let installed = installed("scripts/fetch-triton", "installed-1")?;
+        let installed = installed("scripts/fetch-triton", "installed-2")?;
         let folder = Scratch::new("triton");
         let (grpc_port, http_port) = (free_port(), free_port());
         // Outputs are in shared memory only if their shape is fixed.
