@@ -9,7 +9,7 @@
 //!   has the state that the next pipeline takes over, and `live` the changes that need no new pipeline. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
 //!   pipelines.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames, `arrival`
-//!   gives time stamps to frames without one, and `start` lets stream time begin with the first frame. [`crate::intake`] limits what a source
+//!   gives time stamps to frames without one, and `start` lets stream time begin with the first frame. `crate::intake` limits what a source
 //!   sends. [`descriptors`] counts open files.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - [`mod@probe`] opens an input, and tells what it sends.

@@ -153,7 +153,7 @@ impl Uri {
         Ok(self)
     }
 
-    /// Adds the login for this host, which [`Uri::with_newest_login`] reads again.
+    /// Adds the login for this host, which is read again for each attempt to open the input.
     ///
     /// # Errors
     /// Returns an error if there is a password but no user.
