@@ -217,6 +217,7 @@ impl NamedFile {
     }
 
     /// The name of the file in messages.
+    #[cfg(feature = "tls")]
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
