@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use serde_json::{Value, json};
 
 use crate::brokers::free_port;
@@ -109,7 +110,7 @@ impl NatsServer {
         })
     }
 
-    /// Returns the payloads of all messages of a JetStream stream, with their IDs.
+    /// Returns the payloads of all messages of a JetStream stream, with their IDs. A cluster may elect a leader of the stream meanwhile.
     pub fn messages(&self, stream: &str) -> Vec<(String, Value)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -117,9 +118,19 @@ impl NatsServer {
             let context = async_nats::jetstream::new(client);
             let stream = context.get_stream(stream).await.unwrap();
             let state = stream.cached_info().state.clone();
+            println!("state of the stream: {state:?}");
             let mut all = Vec::new();
             for sequence in state.first_sequence..=state.last_sequence {
-                let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+                let begin = Instant::now();
+                let message = loop {
+                    match stream.get_raw_message(sequence).await {
+                        Ok(message) => break Some(message),
+                        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => break None,
+                        Err(error) => assert!(begin.elapsed() < LIMIT, "message {sequence} of {state:?}: {error}"),
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                };
+                let Some(message) = message else { continue };
                 let id = message.headers.get("Nats-Msg-Id").map(ToString::to_string).unwrap_or_default();
                 all.push((id, serde_json::from_slice(&message.payload).unwrap_or(Value::Null)));
             }

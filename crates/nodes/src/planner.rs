@@ -15,7 +15,8 @@
 //! | the new owner of a hand-over has published a result | removes `from` from the assignment, in the same epoch |
 //! | the session of `from` has expired | creates its record as `Dead` |
 //! | the session of `from` is gone, and the new owner has no result yet | replaces `from` by the interruption, in the same epoch |
-//! | a stream was removed | deletes its assignment and its status |
+//! | a stream was removed | deletes its status, and its assignment once all its owners are alive or gone |
+//! | the session of an owner of a removed stream has expired | creates its record as `Dead` |
 //!
 //! An assignment that somebody has removed although its stream exists is written again, by the planner or by its owner: until then the
 //! owner runs on. A stream that a planner found without an assignment gets a node only after [`Timing::takeover`] if there are several nodes: its
@@ -266,7 +267,7 @@ impl Planner {
         self.refill(now);
         self.avoids.retain(|_, until| now < *until);
         self.known_since.retain(|stream, _| items.assignments.contains_key(stream));
-        let mut requests = self.clean(view);
+        let mut requests = self.clean(now, view);
         let sites: Vec<Site<'_>> = items
             .nodes
             .iter()
@@ -457,15 +458,28 @@ impl Planner {
         Some((purpose, Request::Create { key, value, ttl }))
     }
 
-    fn clean(&mut self, view: &View) -> Vec<(Purpose, Request)> {
+    /// Deletes what is left of removed streams. The assignment stays while a node that does not see the removal may run the stream: if the stream
+    /// is added again, no other node takes it until then.
+    fn clean(&mut self, now: Duration, view: &View) -> Vec<(Purpose, Request)> {
         let items = view.items();
         let is_removed = |stream: &String| !items.streams.contains_key(stream) && !is_unreadable(view, stream);
-        let assignments = items.assignments.iter().filter(|(stream, item)| is_removed(stream) && item.revision != REMOVED);
-        let assignments = assignments.map(|(stream, item)| (keys::assign(stream), item.revision));
-        let statuses = items.statuses.iter().filter(|(stream, _)| is_removed(stream));
-        let removed = assignments.chain(statuses.map(|(stream, item)| (keys::status(stream), item.revision)));
-        let deletes: Vec<_> = removed.map(|(key, revision)| (Purpose::Clean(key.clone()), Request::Delete { key, revision })).collect();
-        deletes.into_iter().filter(|(purpose, _)| self.busy.insert(purpose.clone())).collect()
+        let mut requests = Vec::new();
+        let mut deletes: Vec<(String, Revision)> = Vec::new();
+        for (stream, item) in items.assignments.iter().filter(|(stream, item)| is_removed(stream) && item.revision != REMOVED) {
+            let owners = std::iter::once(&item.value.owner).chain(item.value.from.as_ref().map(|from| &from.owner));
+            let lives: Vec<(&Member, Life)> = owners.map(|owner| (owner, view.life(owner, now, &self.timing))).collect();
+            let expired = lives.iter().filter(|(_, life)| *life == Life::Expired);
+            requests.extend(expired.filter_map(|(owner, _)| self.bury(owner)));
+            if lives.iter().all(|(_, life)| matches!(life, Life::Alive | Life::Gone)) {
+                deletes.push((keys::assign(stream), item.revision));
+            }
+        }
+        deletes.extend(
+            items.statuses.iter().filter(|(stream, _)| is_removed(stream)).map(|(stream, item)| (keys::status(stream), item.revision)),
+        );
+        let deletes = deletes.into_iter().map(|(key, revision)| (Purpose::Clean(key.clone()), Request::Delete { key, revision }));
+        requests.extend(deletes.filter(|(purpose, _)| self.busy.insert(purpose.clone())));
+        requests
     }
 }
 
@@ -689,6 +703,42 @@ mod tests {
             assert_eq!((&**key, serde_json::from_slice::<Assignment>(value).unwrap()), ("assign.s", assignment.clone()));
         }
         assert_eq!(planner.pass(21), None, "the owner runs on");
+    }
+
+    #[test]
+    fn a_stream_that_is_removed_and_added_again_waits_until_an_owner_that_is_cut_off_has_stopped() {
+        let mut planner = Elected::new();
+        let first = Assignment { owner: member("b"), epoch: Epoch(4), from: None, interruption: None };
+        planner.see(1, &keys::assign("s"), &first);
+        planner.state(2, StreamState::Running);
+        let spec = planner.view.items().streams["s"].value.clone();
+        let remove = |planner: &mut Elected, time, key: String| {
+            let scope = planner.view.apply(at(time), Change::Removed { key });
+            planner.planner.changed(at(time), &planner.view, &scope);
+        };
+        let deletes = |planner: &mut Elected, time| {
+            let requests = planner.planner.plan(at(time), &planner.view);
+            requests.iter().any(|(_, request)| matches!(request, Request::Delete { key, .. } if *key == keys::assign("s")))
+        };
+        let mut of_living_owner = planner.clone();
+        remove(&mut of_living_owner, 3, keys::stream("s"));
+        assert!(deletes(&mut of_living_owner, 3), "the owner sees the removal");
+
+        remove(&mut planner, 3, keys::node("b"));
+        remove(&mut planner, 3, keys::stream("s"));
+        let mut not_added_again = planner.clone();
+        assert!(!deletes(&mut planner, 4), "the owner may run on");
+        planner.see(5, &keys::stream("s"), &spec);
+        assert_eq!(planner.pass(6), None);
+        let requests = planner.planner.plan(at(20), &planner.view);
+        assert!(matches!(&requests[..], [(Purpose::Bury(node), _)] if node == "b"), "{requests:?}");
+        let requests = not_added_again.planner.plan(at(20), &not_added_again.view);
+        assert!(requests.iter().any(|(purpose, _)| *purpose == Purpose::Bury("b".to_owned())), "{requests:?}");
+        let dead = NodeRecord { session: Session(1), presence: Presence::Dead, first_session: None, facts: Facts::default() };
+        planner.see(21, &keys::node("b"), &dead);
+        not_added_again.see(21, &keys::node("b"), &dead);
+        assert_eq!(planner.pass(22).unwrap().owner, member("a"));
+        assert!(deletes(&mut not_added_again, 22));
     }
 
     #[test]
