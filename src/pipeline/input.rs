@@ -56,7 +56,7 @@ impl Input {
             return of_path(text, &path);
         }
         match Uri::parse(text) {
-            Some(uri) => Ok(Self::Uri(uri)),
+            Some(uri) => uri.check().map(|()| Self::Uri(uri)),
             None => of_path(text, path),
         }
     }

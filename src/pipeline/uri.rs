@@ -86,7 +86,7 @@ impl Uri {
     fn new(typed: String, scheme: String, location: String, login: Login) -> Self {
         let mut uri =
             Self { typed, scheme, location, home: None, login, login_hosts: Vec::new(), n_redirects: 0, passphrase: None, logins: None };
-        uri.home = uri.place();
+        uri.home = place(&uri.location);
         uri
     }
 
@@ -97,21 +97,33 @@ impl Uri {
 
     /// Returns the host of the address, with its port if it has one; `None` if GStreamer may read another host from the address.
     pub fn host(&self) -> Option<&str> {
-        let rest = self.location.split_once("://").map_or("", |(_, rest)| rest);
-        // GStreamer takes `x#@host` and `x\@host` for the host `host`, and other programs take them for `x`.
-        let is_clear = !rest.split('/').next().unwrap_or_default().contains(['@', '\\']);
-        is_clear.then(|| host(&self.location)).filter(|host| !host.is_empty())
+        host(&self.location)
+    }
+
+    /// Checks that the address of a server names a host, and that all programs read the same one from it.
+    ///
+    /// # Errors
+    /// Returns `Usage` with what was expected.
+    pub(super) fn check(&self) -> Result<()> {
+        let (_, rest) = self.location.split_once("://").unwrap_or_default();
+        // A login for these schemes is a part of the location.
+        let place = if takes_login(&self.scheme) { rest } else { user_end(rest).map_or(rest, |end| &rest[end + 1..]) };
+        // Without a host, SRT waits for a sender.
+        let is_listener = self.scheme == "srt" && place.starts_with(':');
+        if !is_network(&self.scheme) || is_listener || host(&format!("{}://{place}", self.scheme)).is_some() {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "input `{}`: expected an address such as {}://HOST:PORT/PATH, with a host and a port from 1 to 65535. Write special characters of a user \
+             or a password percent-encoded, such as %40 for @",
+            self.shown(),
+            self.scheme
+        )))
     }
 
     /// Whether the data arrives through an open file descriptor, which cannot be opened again.
     pub fn is_descriptor(&self) -> bool {
         self.scheme == "fd"
-    }
-
-    /// Returns the host and port of the address.
-    fn place(&self) -> Option<Place> {
-        self.host()?;
-        reasons::address(&self.location).map(|(_, host, port)| (host.to_lowercase(), port))
     }
 
     /// Whether the address is that of a live source. HTTP addresses do not count as live, because they may name a file.
@@ -199,11 +211,10 @@ impl Uri {
         opener.set_property("uri", &self.location);
     }
 
-    /// Whether the login may be sent to the server of an address.
+    /// Whether the login may be sent to the server of an address, which a source element opens or has opened.
     fn may_log_in(&self, location: &str) -> bool {
-        let Some(uri) = Self::parse(location) else { return false };
-        let is_listed = || uri.host().is_some_and(|host| credentials::is_among(host, &self.login_hosts));
-        uri.place().is_some_and(|place| Some(place) == self.home) || is_listed()
+        let is_listed = || host(location).is_some_and(|host| credentials::is_among(host, &self.login_hosts));
+        place(location).is_some_and(|place| Some(place) == self.home) || is_listed()
     }
 
     /// Returns the address to which the server of this address redirects; `None` if it is no address of the same protocol, or after too
@@ -339,11 +350,31 @@ fn user_end(rest: &str) -> Option<usize> {
     rest.rfind('@').filter(|_| !is_port && !name.starts_with('['))
 }
 
-/// Returns the host and port of an address.
-fn host(location: &str) -> &str {
-    let rest = location.split_once("://").map_or(location, |(_, rest)| rest);
-    let rest = user_end(rest).map_or(rest, |end| &rest[end + 1..]);
-    &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())]
+/// Returns the host of an address without a login, with its port if it has one. Returns `None` unless all programs read the same host from it:
+/// they take `x#@host`, `x\@host` and `x:1y/@host` for `host` or for `x`.
+fn host(location: &str) -> Option<&str> {
+    let (_, rest) = location.split_once("://")?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let (name, port) = match authority.rsplit_once(':') {
+        Some((name, port)) if !authority.ends_with(']') => (name, Some(port)),
+        _ => (authority, None),
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || !c.is_ascii() || "-._~".contains(c);
+    let is_host = match name.strip_prefix('[') {
+        Some(address) => address
+            .strip_suffix(']')
+            .is_some_and(|address| address.split('%').next().unwrap_or_default().parse::<std::net::Ipv6Addr>().is_ok()),
+        None => !name.is_empty() && name.chars().all(is_name),
+    };
+    let is_port = port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0));
+    let is_clear = !rest.split('/').next().unwrap_or_default().contains(['@', '\\']);
+    (is_host && is_port && is_clear).then_some(authority)
+}
+
+/// Returns the host and port of an address; `None` as for [`host`].
+fn place(location: &str) -> Option<Place> {
+    host(location)?;
+    reasons::address(location).map(|(_, host, port)| (host.to_lowercase(), port))
 }
 
 /// Returns the absolute address of a reference in a document with the address `base`.
@@ -434,11 +465,73 @@ mod tests {
     #[test]
     fn hosts_that_programs_read_differently_get_no_login() {
         let credentials = Credentials::netrc("machine host login a password b\nmachine evil login c password d").unwrap();
-        for typed in
-            ["rtsp://host#@evil/x", "rtsp://host:554#@evil/x", "http://host\\@evil/x", "http://host\\evil/x", "rtmp://host:1#@evil/x"]
-        {
+        for typed in [
+            "rtsp://host#@evil/x",
+            "rtsp://host:554#@evil/x",
+            "http://host\\@evil/x",
+            "http://host\\evil/x",
+            "rtmp://host:1#@evil/x",
+            "rtsp://a@evil:554x/@host/",
+            "rtspt://a@evil:554 /@host/",
+            "rtsp://a@evil:x/y@host/",
+            "rtsp://x@a@evil:1x/@host",
+            "rtsp://a@evil:/x:@host",
+            "rtsp://a@host:70000/",
+            "rtsp://a@host /",
+            "rtsp://a@host%2eevil/",
+            "rtsp://a@[::1]evil/",
+        ] {
             let uri = Uri::parse(typed).unwrap().with_credentials(&credentials).unwrap();
             assert_eq!(uri.login.password, None, "{typed}");
+        }
+        let uri = Uri::parse("rtsp://host/x").unwrap().with_credentials(&credentials).unwrap();
+        assert!(uri.may_log_in("rtsp://host:554/y?z#w"));
+        // A source element opens these addresses as they are, so none of them is of the host.
+        for location in
+            ["rtsp://evil:8594x/@host/", "rtsp://evil /@host/", "rtsp://a@host/", "rtsp://evil:1x?@host:554/", "rtsp://host:554x/", "/host"]
+        {
+            assert!(!uri.may_log_in(location), "{location}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_servers_need_a_clear_host() {
+        for typed in [
+            "rtsp://",
+            "rtsp://host:99999/",
+            "rtsp://host:0/",
+            "rtsp://:554/x",
+            "rtsp://u:p@/x",
+            "rtsp://[::1/x",
+            "rtsp://ho st/x",
+            "rtsp://host:abc/",
+            "rtsp:///path",
+            "rtsp://%zz/",
+            "http://",
+            "https://",
+            "http:///x",
+            "rtmp://",
+            "rtmp://u:p@/live",
+            "http://host\\@evil/x",
+        ] {
+            let error = Uri::parse(typed).unwrap().check().unwrap_err().to_string();
+            assert!(error.contains("expected an address such as") && !error.contains("u:p"), "{error}");
+        }
+        for typed in [
+            "rtsp://host/x",
+            "rtsp://u:pa/s?s#@host:554/a",
+            "rtsp://[::1]:554/x",
+            "rtsp://[fe80::1%25eth0]/x",
+            "http://cam_1.local:8080?x",
+            "https://h\u{f6}f.example/x",
+            "rtmp://u:p@host/live",
+            "srt://:7000",
+            "srt://host:7000?mode=caller",
+            "udp://239.1.1.1:5000",
+            "v4l2:///dev/video0",
+            "test://",
+        ] {
+            Uri::parse(typed).unwrap().check().unwrap();
         }
     }
 
