@@ -12,7 +12,7 @@ use base64::Engine;
 use super::address::Address;
 use super::connection::Tls;
 use super::files::{Login, NamedFile};
-use super::{Deadline, Destination, Failure, Message};
+use super::{Deadline, Destination, Failure, Message, redaction};
 
 /// Maximum time for a request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,6 +24,9 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 const MAX_BATCH: u64 = 256;
 /// Maximum number of bytes of an answer that an error message quotes.
 const MAX_QUOTED_BYTES: u64 = 200;
+
+/// Stands in the place of an answer that repeats a secret.
+const NOT_QUOTED: &str = "(its text is hidden, because it repeats a part of the address or of the login)";
 
 /// An HTTP server.
 pub(super) struct Http {
@@ -129,11 +132,12 @@ impl Http {
         messages.iter().flat_map(|message| message.iter().chain(b"\n")).copied().collect()
     }
 
-    /// Posts a body. Returns the status and the start of the answer.
+    /// Posts a body. Returns the status and the start of the answer, which repeats no secret.
     fn post(&self, body: Vec<u8>) -> io::Result<(u16, String)> {
         let kind = if self.is_array { "application/json" } else { "application/x-ndjson" };
         let mut request = self.agent.post(&self.url).header("content-type", kind);
-        if let Some(authorization) = self.authorization()? {
+        let authorization = self.authorization()?;
+        if let Some(authorization) = &authorization {
             request = request.header("authorization", authorization);
         }
         if let Some(key) = self.key()? {
@@ -154,7 +158,11 @@ impl Http {
         std::thread::Builder::new().name("roiflow-http".to_owned()).spawn(post)?;
         loop {
             match answer.recv_timeout(self.deadline.remaining(TICK)?) {
-                Ok(outcome) => return outcome.map_err(into_io),
+                Ok(outcome) => {
+                    let (status, text) = outcome.map_err(into_io)?;
+                    let is_secret = redaction::repeats(&text, &self.url, authorization.as_deref());
+                    return Ok((status, if is_secret { NOT_QUOTED.to_owned() } else { text }));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the request failed")),
             }

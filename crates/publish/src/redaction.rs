@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine;
 use roiflow_results::redaction::{self, HIDDEN, Secrets, percent_decoded};
 
 use super::files::FileAccess;
@@ -39,6 +40,9 @@ const PLAIN_PARTS: [&str; 24] = [
 ];
 /// Shorter parts of a path are not searched in other texts.
 const PART_BYTES_MIN: usize = 5;
+
+/// A shorter part of a URL is too short for a secret, and texts contain it by chance.
+const REPEATED_BYTES_MIN: usize = 3;
 
 /// The URL of a destination, with the rights of the person who wrote it. Messages show it without credentials.
 #[derive(Clone, PartialEq, Eq)]
@@ -127,6 +131,21 @@ pub fn secrets(url: &str) -> Secrets {
     secrets
 }
 
+/// Whether a text of a server repeats a part of the path or query of its URL that is hidden, or of the header `Authorization`.
+pub(crate) fn repeats(text: &str, url: &str, authorization: Option<&str>) -> bool {
+    let folded = |text: &[u8]| String::from_utf8_lossy(text).to_lowercase();
+    let text = folded(text.as_bytes());
+    let hides_path = redact(url) != url;
+    let path = url.split_once("://").and_then(|(_, rest)| rest.split_once(['/', '?', '#'])).map_or("", |(_, path)| path);
+    let of_path = path.split(['/', '?', '&', '=', '#']).filter(|part| hides_path && !PLAIN_PARTS.contains(part));
+    let header = authorization.and_then(|header| header.split_once(' ')).map_or("", |(_, secret)| secret);
+    let login = base64::prelude::BASE64_STANDARD.decode(header).unwrap_or_default();
+    let password = login.splitn(2, |byte| *byte == b':').nth(1).unwrap_or_default();
+    let all =
+        of_path.flat_map(|part| [part.as_bytes().to_vec(), percent_decoded(part)]).chain([header.as_bytes().to_vec(), password.to_vec()]);
+    all.into_iter().any(|part| part.len() >= REPEATED_BYTES_MIN && text.contains(&folded(&part)))
+}
+
 /// Whether a text may be a token, and not a word that messages contain.
 fn is_token(text: &str) -> bool {
     let is_word = |c: u8| c.is_ascii_lowercase() || b"-_.{}".contains(&c);
@@ -170,6 +189,31 @@ mod tests {
         }
         let url = Url::of_user("https://hooks.example/B024BE7LD");
         assert_eq!(format!("{url:?}"), "Url(\"https://hooks.example/***\")");
+    }
+
+    #[test]
+    fn answers_that_repeat_a_secret_are_found() {
+        let url = "http://host:8583/services/T024BE7LD/hunterlower/abc%2Fdef99/Qx9y?tk=geheimwort&sig=Z7z";
+        for answer in [
+            "no such hook /services/T024BE7LD/x",
+            "not found: HUNTERLOWER",
+            "abc/def99?",
+            "{\"abc%2fdef99\": 1}",
+            "Qx9y",
+            "sig is z7z",
+            "tk: geheimwort",
+        ] {
+            assert!(repeats(answer, url, None), "{answer}");
+        }
+        for answer in ["", "no such hook", "expected services", "host:8583 is busy"] {
+            assert!(!repeats(answer, url, None), "{answer}");
+        }
+        // `me:passw0rd99`
+        let login = Some("Basic bWU6cGFzc3cwcmQ5OQ==");
+        assert!(repeats("you sent bWU6cGFzc3cwcmQ5OQ==", "http://host/results", login));
+        assert!(repeats("passw0rd99", "http://host/results", login) && !repeats("me", "http://host/results", login));
+        assert!(repeats("Bearer a-token", "http://host/results", Some("Bearer a-token")));
+        assert!(!repeats("unknown path /results", "http://host/results", None));
     }
 
     #[test]
