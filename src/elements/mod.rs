@@ -107,6 +107,23 @@ const ELEMENTS: &[Entry] = &[
     ("roipublish", publish::RoiPublish::static_type),
 ];
 
+/// Properties of these elements that name files or folders.
+pub const FILE_PROPERTIES: [&str; 13] = [
+    "address",
+    "description",
+    "file-path",
+    "folder",
+    "font",
+    "gallery",
+    "labels-file",
+    "location",
+    "model",
+    "model-proc",
+    "scene",
+    "spool",
+    "url",
+];
+
 /// Registers all elements. If `plugin` is `Some`, they are registered as features of that plugin.
 ///
 /// # Errors
@@ -199,3 +216,26 @@ gst::plugin_define!(
     env!("CARGO_PKG_NAME"),
     env!("CARGO_PKG_REPOSITORY")
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_that_name_files_are_listed() {
+        register_static().unwrap();
+        let mut found = std::collections::BTreeSet::new();
+        for (name, _) in ELEMENTS {
+            let element = gst::ElementFactory::make(name).build().unwrap();
+            for spec in element.list_properties().iter().filter(|spec| spec.value_type() == glib::Type::STRING) {
+                let blurb = spec.blurb().unwrap_or_default().to_lowercase();
+                let names_file = ["path", "file", "folder", "alias of address"].iter().any(|word| blurb.contains(word));
+                if names_file && spec.name() != "stream-id" {
+                    found.insert(spec.name().to_owned());
+                }
+            }
+        }
+        assert!(found.iter().all(|name| FILE_PROPERTIES.contains(&&**name)), "{found:?}");
+        assert!(FILE_PROPERTIES.iter().all(|name| found.contains(*name)), "{found:?}");
+    }
+}

@@ -8,10 +8,11 @@ use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, ImageRate, Input, Result, Spec, Tap, file_uri, images_out, outputs, properties, tap};
-use crate::elements::publish::FrameMemory;
+use crate::elements::{self, publish::FrameMemory};
 use crate::publish::{self, IfExists, Target, Url};
+use crate::redaction::Secrets;
 use crate::restart::Restart;
-use crate::stages::{Engine, did_you_mean};
+use crate::stages::{Engine, ModelSpec, did_you_mean};
 
 /// Destinations of the results.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -143,6 +144,31 @@ impl Plan {
             video: images_out::with_branch(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
         Self::of_description(spec, set, input, outputs, (structure, assignments)).map_err(|error| error.context(spec.title()))
+    }
+
+    /// The credentials that must be removed from texts about this pipeline.
+    pub(super) fn secrets(&self) -> Secrets {
+        let mut secrets = self.input.secrets();
+        self.outputs.publish.iter().for_each(|url| secrets.extend(publish::secrets(&url.text)));
+        secrets
+    }
+
+    /// Checks the values of parameters that a client of a server has chosen: a relative path would be one in the working folder of the server. The
+    /// server replaces the names of files that clients may use by absolute paths.
+    ///
+    /// # Errors
+    /// Returns an error if a value is a relative path, and not the name of a built-in description.
+    pub fn check_files_of_client(&self, set: &[(String, String)]) -> Result<()> {
+        for Assignment { property, value, .. } in &self.assignments {
+            let names_file = elements::FILE_PROPERTIES.contains(&&**property) && !Path::new(value).is_absolute();
+            let chosen = set.iter().find(|(_, chosen)| names_file && chosen == value);
+            if let Some((parameter, _)) = chosen.filter(|_| property != "description" || !ModelSpec::is_built_in(value)) {
+                let built_in = if property == "description" { ", or the name of a built-in description" } else { "" };
+                let expected = format!("a file in the model folder of the server{built_in}");
+                return Err(Error::usage(format!("parameter `{parameter}`: expected {expected}, got `{value}`. There is no such file")));
+            }
+        }
+        Ok(())
     }
 
     /// Whether another pipeline can continue the stream. A video that is written to a pipe cannot be continued, an application receives the

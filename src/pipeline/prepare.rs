@@ -75,7 +75,7 @@ pub(super) fn prepare_in(plan: &Plan, snapshot: Snapshot, size: Option<Size>, li
 }
 
 fn prepare_now(plan: &Plan, snapshot: Snapshot, size: Option<Size>) -> Result<Snapshot> {
-    let secrets = plan.input.secrets();
+    let secrets = plan.secrets();
     let prepare = || {
         let _descriptors = Reservation::of(&plan.input)?;
         // The description is valid. Whether its elements take the values is a matter of this preparation.

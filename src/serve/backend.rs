@@ -100,6 +100,9 @@ impl Shared {
             Input::Test(_) if start.repeat => Input::Test(ENDLESS),
             other => other,
         };
+        if let Input::Images(images) = &input {
+            check_links(Path::new(&start.input), images)?;
+        }
         (self.hide)(input.secrets());
         start.publish.iter().for_each(|url| (self.hide)(destinations::secrets(&url.text)));
         let policy = match &input {
@@ -118,6 +121,7 @@ impl Shared {
             ..Outputs::default()
         };
         let plan = Plan::resolve(&spec, &start.parameters, input, outputs.of_stream(&start.name, true))?;
+        plan.check_files_of_client(&start.parameters)?;
         let restart = Restart { policy: plan.restart.policy.or(policy), ..plan.restart };
         Ok(Plan { restart, ..plan })
     }
@@ -223,6 +227,18 @@ fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
     descriptions.filter_map(|file| Some((file.file_stem()?.to_str()?.to_owned(), file))).collect()
+}
+
+/// Checks that the images of a folder that a client has named lie in it: links to other places are not for clients.
+fn check_links(folder: &Path, images: &[PathBuf]) -> Result<(), Error> {
+    let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    // A file that does not exist is reported when it is read.
+    let leads_outside = |image: &&PathBuf| image.canonicalize().is_ok_and(|image| !image.starts_with(&real));
+    let Some(link) = images.iter().find(leads_outside) else { return Ok(()) };
+    let name = link.file_name().unwrap_or_default().to_string_lossy();
+    Err(Error::usage(format!(
+        "input: expected images inside the folder, got the link `{name}`, which leads outside. Remove it, or copy the image"
+    )))
 }
 
 /// Describes a pipeline for clients. If the pipeline cannot be read, the description is the error.

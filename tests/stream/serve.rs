@@ -59,6 +59,7 @@ impl Served {
         let mut child = Command::new("setsid")
             .arg(command().get_program())
             .env("ROIFLOW_CACHE_DIR", "")
+            .current_dir(&pipelines)
             .args(["serve", "--state", &state, "--pipelines", &pipelines, "--media", &pipelines])
             .args(if arguments.contains(&"--listen") { &[][..] } else { &local })
             .args(arguments)

@@ -67,6 +67,10 @@ impl Canary {
     fn new(folder: &Folder) -> Self {
         let path = folder.file("canary");
         std::fs::write(&path, format!("{CONTENT}\n")).unwrap();
+        Self::watch(path)
+    }
+
+    fn watch(path: String) -> Self {
         let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&events, &*path, inotify::WatchFlags::OPEN | inotify::WatchFlags::ACCESS).unwrap();
         Self { path, events }
@@ -195,6 +199,52 @@ fn strace(pid: u32, log: &str) -> Option<Child> {
         std::thread::sleep(Duration::from_millis(5));
     }
     None
+}
+
+#[test]
+fn names_of_files_in_the_working_folder_are_no_files_for_clients() {
+    let folder = Folder::new("canary-beside");
+    std::fs::create_dir(folder.file("models")).unwrap();
+    // `Served` starts the server in this folder.
+    let canary = Canary::new(&folder);
+    let text = "version = 1\nname = \"own\"\n\
+        [parameters.description]\ntype = \"string\"\ndefault = \"\"\n[parameters.proc]\ntype = \"string\"\ndefault = \"\"\n\
+        [parameters.labels]\ntype = \"string\"\ndefault = \"\"\n[parameters.gallery]\ntype = \"string\"\ndefault = \"\"\n\
+        [parameters.font]\ntype = \"string\"\ndefault = \"\"\n[pipeline]\ngraph = \"{source} ! roidetect model=MODEL \
+        description={description} model-proc={proc} labels-file={labels} ! roiclassify model=MODEL gallery={gallery} ! roioverlay font={font} ! {json} ! {video}\"\n";
+    std::fs::write(folder.file("own.toml"), text.replace("MODEL", &crate::harness::tiny("rectangle.onnx"))).unwrap();
+    let server = Served::start(&folder, &["--models", &folder.file("models")]);
+    for name in ["description", "proc", "labels", "gallery", "font"] {
+        for value in ["canary", "no-such-file"] {
+            let stream = json!({"name": "s", "pipeline": "own", "input": "test:1", "parameters": {name: value}});
+            let (status, answer) = server.json("POST", "/api/streams", Some(stream));
+            assert_eq!(status, 422, "{name}: {answer}");
+            assert!(!canary.was_used(), "{name}: {answer}");
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(message.contains(&format!("parameter `{name}`: expected a file in the model folder")), "{answer}");
+        }
+    }
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn links_in_a_folder_of_images_lead_clients_nowhere() {
+    let folder = Folder::new("canary-images");
+    let outside = Folder::new("canary-images-outside");
+    outside.picture("canary.png", 64, 48, [0, 255, 0]);
+    let canary = Canary::watch(outside.file("canary.png"));
+    std::fs::create_dir(folder.file("images")).unwrap();
+    folder.picture("images/a.png", 64, 48, [0, 255, 0]);
+    let server = Served::start(&folder, &[]);
+    let stream = |name: &str| json!({"name": name, "pipeline": "colors", "input": "images"});
+    assert_eq!(server.json("POST", "/api/streams", Some(stream("before"))).0, 201);
+    std::os::unix::fs::symlink(&canary.path, folder.file("images/b.png")).unwrap();
+    let (status, answer) = server.json("POST", "/api/streams", Some(stream("after")));
+    assert!(status == 422 && answer["error"]["message"].as_str().unwrap().contains("the link `b.png`"), "{answer}");
+    assert!(!canary.was_used());
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// Method, path, and the body with the place of a text in it.

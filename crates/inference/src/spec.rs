@@ -252,6 +252,11 @@ impl ModelSpec {
         Ok(Self { name, model_name, task, heads, preprocess, crop, clip, input_size, input_shape, labels, assumed, source, origin })
     }
 
+    /// Whether this is the name of a built-in description.
+    pub fn is_built_in(name: &str) -> bool {
+        known::of_own_name(Path::new(name)).is_some()
+    }
+
     /// Whether the model is a classifier, and one of its heads gives the attribute with this name.
     pub fn says(&self, name: &str) -> bool {
         self.task == Task::Classification && self.heads.iter().any(|head| *head.name == *name)
