@@ -241,7 +241,15 @@ fn is_caller(place: &str) -> bool {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         SRT_KEYS.contains(&key) && (key != "mode" || value == "caller")
     };
-    !host.is_empty() && !host.starts_with(':') && query.split(['&', ';']).filter(|pair| !pair.is_empty()).all(is_known)
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !host.ends_with(']') => (name, port),
+        _ => (host, "0"),
+    };
+    let is_host = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok_and(|address| !address.is_unspecified()),
+        None => name.starts_with(char::is_alphanumeric) && name.chars().all(|c| c.is_alphanumeric() || "-._".contains(c)),
+    };
+    is_host && port.parse::<u16>().is_ok() && query.split(['&', ';']).filter(|pair| !pair.is_empty()).all(is_known)
 }
 
 /// Why a path is not a file inside a folder.
@@ -463,6 +471,11 @@ mod tests {
             "srt://:7000",
             "srt://",
             "srt://user@:7000",
+            "srt://[]:7000",
+            "srt://[::]:7000",
+            "srt://[:7000",
+            "srt://.:7000",
+            "srt://host:70x0",
             "srt://host:7000?mode=rendezvous",
             "srt://host:7000?latency=10&mode=listener",
             "srt://host:7000?mode=caller&mode=listener",

@@ -27,9 +27,10 @@ pub(crate) fn protect(path: &Path, mode: u32) -> io::Result<()> {
     let no_link = OFlags::NOFOLLOW.bits() as i32;
     let file = match OpenOptions::new().read(true).custom_flags(no_link).open(path) {
         Ok(file) => file,
-        // The owner of the folder could make root give away any file by a link.
+        // The owner of the folder could make root give away any file by a link, or change its permissions.
         Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) => {
-            return fs::set_permissions(path, Permissions::from_mode(mode));
+            let is_of_one_owner = fs::symlink_metadata(path)?.uid() == fs::metadata(path)?.uid();
+            return if is_of_one_owner { fs::set_permissions(path, Permissions::from_mode(mode)) } else { Ok(()) };
         }
         Err(error) => return Err(error),
     };

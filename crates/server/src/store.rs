@@ -1,10 +1,12 @@
 //! The streams on disk. Each change is durable when the call returns; a process that is killed loses none of them.
 //!
 //! A database that has met an error of the disk, such as a full disk, takes no more changes. The store then opens the file again: at the next
-//! change, and once per second until it can write. Until then [`Store::failure`] tells why.
+//! change, and once per second until it can write. Until then [`Store::failure`] tells why. A file that was deleted or replaced is noticed at the
+//! next change, or within a second, and is written again.
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +24,7 @@ const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const VERSION: u64 = 1;
 /// Name of the thread that checks a file. Its panics are errors of the file, which are reported otherwise.
 pub const CHECKING_THREAD: &str = "roiflow-check-store";
-/// How long the store waits after an error until it tries again.
+/// How often the store checks its file, and tries again after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Free space that the store needs to leave an error of the disk: more than the largest description of a stream.
 const MIN_SPACE: usize = 256 << 10;
@@ -43,9 +45,14 @@ struct Shared {
 struct State {
     /// `None` after an error.
     database: Option<Database>,
+    /// Which file it is.
+    file: Option<FileId>,
     /// What the file has, or must have when it is opened again: a write that failed may be in it.
     streams: BTreeMap<String, Vec<u8>>,
 }
+
+/// Device and number of a file.
+type FileId = (u64, u64);
 
 impl Store {
     /// Opens the store in a folder, which is created if it is missing.
@@ -54,10 +61,20 @@ impl Store {
     /// Returns an error if the folder cannot be written, the file is damaged, or another process uses it.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let path = folder.join("streams.redb");
-        let opened = state_folder::create(folder).map_err(|error| error.to_string()).and_then(|()| open(&path));
-        let (database, streams) = opened.map_err(|error| format!("cannot open the store `{}`: {error}", path.display()))?;
-        let state = Mutex::new(State { database: Some(database), streams });
-        Ok(Self(Arc::new(Shared { path, state, failure: Mutex::default() })))
+        let cannot = |error: &dyn std::fmt::Display| format!("cannot open the store `{}`: {error}", path.display());
+        let (database, streams) = open(&path).map_err(|error| cannot(&error))?;
+        let state = Mutex::new(State { database: Some(database), file: file_id(&path), streams });
+        let shared = Arc::new(Shared { path: path.clone(), state, failure: Mutex::default() });
+        let watched = Arc::downgrade(&shared);
+        let watch = move || {
+            loop {
+                std::thread::sleep(PAUSE);
+                let Some(shared) = watched.upgrade() else { return };
+                shared.check();
+            }
+        };
+        std::thread::Builder::new().name("roiflow-store".to_owned()).spawn(watch).map_err(|error| cannot(&error))?;
+        Ok(Self(shared))
     }
 
     /// Returns all streams, and the entries that cannot be read, with the reasons.
@@ -101,8 +118,8 @@ impl Store {
             None => drop(after.remove(name)),
         }
         let written = match &state.database {
-            Some(database) => write(database, &after),
-            None => Err("it is closed after an earlier error".to_owned()),
+            Some(database) if self.0.is_in_place(&state) => write(database, &after),
+            _ => Err("it is closed after an earlier error, or its file was deleted".to_owned()),
         };
         match written.or_else(|_| self.0.open_again(&mut state, &after)) {
             Ok(()) => {
@@ -112,46 +129,56 @@ impl Store {
             }
             Err(error) => {
                 drop(state);
-                Err(self.fail(&error))
+                Err(self.0.fail(&error))
             }
         }
-    }
-
-    /// Notes an error, and starts to try again. Returns the error for clients.
-    fn fail(&self, error: &str) -> String {
-        let reason = format!(
-            "cannot write the store `{}`: {error}. Free space on this disk, or repair it: the server tries again each second",
-            self.0.path.display()
-        );
-        if lock(&self.0.failure).replace(reason.clone()).is_some() {
-            return reason;
-        }
-        tracing::warn!("{reason}");
-        let shared = Arc::downgrade(&self.0);
-        let retry = move || {
-            loop {
-                std::thread::sleep(PAUSE);
-                let Some(shared) = shared.upgrade() else { return };
-                if shared.is_usable() {
-                    return shared.succeed();
-                }
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("roiflow-store".to_owned()).spawn(retry) {
-            tracing::warn!("cannot start the thread that opens the store again: {error}. The next change opens it");
-        }
-        reason
     }
 }
 
 impl Shared {
+    /// Notes an error. Returns it for clients.
+    fn fail(&self, error: &str) -> String {
+        let reason = format!(
+            "cannot write the store `{}`: {error}. Free space on this disk, or repair it: the server tries again each second",
+            self.path.display()
+        );
+        if lock(&self.failure).replace(reason.clone()).is_none() {
+            tracing::warn!("{reason}");
+        }
+        reason
+    }
+
+    /// Tries to leave an error, and writes a file again that was deleted or replaced.
+    fn check(&self) {
+        if lock(&self.failure).is_some() {
+            if self.is_usable() {
+                self.succeed();
+            }
+            return;
+        }
+        let state = &mut *lock(&self.state);
+        if self.is_in_place(state) {
+            return;
+        }
+        let streams = state.streams.clone();
+        match self.open_again(state, &streams) {
+            Ok(()) => tracing::warn!("the store `{}` was deleted or replaced: it was written again", self.path.display()),
+            Err(error) => drop(self.fail(&error)),
+        }
+    }
+
+    /// Whether the path of the store still leads to the open file.
+    fn is_in_place(&self, state: &State) -> bool {
+        state.file.is_some() && state.file == file_id(&self.path)
+    }
+
     /// Opens the file again, and writes all streams: the file may have a change that failed, or may have been removed.
     fn open_again(&self, state: &mut State, streams: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
         // The file can be opened once.
-        state.database = None;
+        (state.database, state.file) = (None, None);
         let (database, _) = open(&self.path)?;
         write(&database, streams)?;
-        state.database = Some(database);
+        (state.database, state.file) = (Some(database), file_id(&self.path));
         Ok(())
     }
 
@@ -162,6 +189,7 @@ impl Shared {
             // A change was written meanwhile.
             return true;
         }
+        let _created = state_folder::create(self.path.parent().unwrap_or(&self.path));
         // A change of a few bytes may fit into a file whose disk is full.
         let trial = self.path.with_extension("trial");
         let _removed = std::fs::remove_file(&trial);
@@ -185,8 +213,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the file, or creates it, and returns its streams.
+fn file_id(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok()
+}
+
+/// Opens the file, or creates it and its folder, and returns its streams.
 fn open(path: &Path) -> Result<(Database, BTreeMap<String, Vec<u8>>), String> {
+    state_folder::create(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     let damaged = |why: &dyn std::fmt::Display| {
         format!(
             "expected a store of streams, got {why}. Restore the file from a backup, or move it away: the server then starts without streams"
@@ -317,6 +350,35 @@ mod tests {
 
     fn names(folder: &Path) -> Vec<String> {
         Store::open(folder).unwrap().all().0.into_iter().map(|spec| spec.name).collect()
+    }
+
+    #[test]
+    fn deleted_folder_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let store = Store::open(&state).unwrap();
+        store.put("a", &text("a")).unwrap();
+        // At the next change, ...
+        std::fs::remove_dir_all(&state).unwrap();
+        store.put("b", &text("b")).unwrap();
+        assert!(store.failure().is_none() && state.join("streams.redb").exists());
+        // ... and by the check.
+        std::fs::remove_file(state.join("streams.redb")).unwrap();
+        store.0.check();
+        let replaced = folder.path().join("other");
+        drop(Store::open(&replaced).unwrap());
+        std::fs::rename(replaced.join("streams.redb"), state.join("streams.redb")).unwrap();
+        store.0.check();
+        // A folder that cannot be created is an error while it lasts.
+        std::fs::remove_dir_all(&state).unwrap();
+        std::fs::write(&state, "a file").unwrap();
+        store.0.check();
+        assert!(store.failure().is_some() && store.put("c", &text("c")).is_err());
+        std::fs::remove_file(&state).unwrap();
+        store.0.check();
+        assert_eq!(store.failure(), None);
+        drop(store);
+        assert_eq!(names(&state), ["a", "b"]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod reply;
 mod routes;
 mod video;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -242,13 +242,10 @@ async fn accept(listener: TcpListener, app: App) {
             Ok((stream, peer)) => {
                 let (router, app, open) = (router.clone(), app.clone(), open.clone());
                 // Before the task runs, so that a burst of connections ends the oldest ones.
-                let standing = Standing::of_new(&app, peer);
+                let stranger = app.strangers.enter(peer);
                 tokio::spawn(async move {
                     app.n_connections.fetch_add(1, Ordering::Relaxed);
-                    match standing {
-                        Some(standing) => connect(stream, peer, router, &app, standing).await,
-                        None => tracing::debug!("a connection of the proxy {peer} was refused: there are too many"),
-                    }
+                    connect(stream, peer, router, &app, stranger).await;
                     app.n_connections.fetch_sub(1, Ordering::Relaxed);
                     drop(open);
                 });
@@ -269,7 +266,8 @@ async fn accept(listener: TcpListener, app: App) {
 /// Which limits apply to a connection.
 #[derive(Debug)]
 enum Standing {
-    /// No valid token was named yet.
+    /// No valid token was named yet, and no trusted proxy has sent a request.
+    #[expect(dead_code, reason = "dropping it frees the place")]
     Stranger(Stranger),
     /// A client has named a valid token.
     Client { _share: Share },
@@ -277,26 +275,13 @@ enum Standing {
     Proxy { _share: Share },
 }
 
-impl Standing {
-    /// The standing of a new connection; `None`: a trusted proxy has too many.
-    fn of_new(app: &App, peer: SocketAddr) -> Option<Self> {
-        let proxies = app.registry().policy().config().trusted_proxies.as_ref();
-        if proxies.is_some_and(|proxies| proxies.contains(peer.ip())) {
-            return app.connections.take(&Client::of_proxy(peer.ip())).ok().map(|share| Self::Proxy { _share: share });
-        }
-        Some(Self::Stranger(app.strangers.enter(peer)))
-    }
-}
-
 /// Agrees on the encryption if the server has a certificate, and serves the connection until it must make room for another one.
-async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App, standing: Standing) {
+async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App, stranger: Stranger) {
     // Small messages, such as events, are sent at once.
     let _set = stream.set_nodelay(true);
-    let makes_room = match &standing {
-        Standing::Stranger(stranger) => Some(stranger.end.clone()),
-        Standing::Client { .. } | Standing::Proxy { .. } => None,
-    };
-    let standing = Arc::new(Mutex::new(standing));
+    // Nobody notifies it once the connection has another standing.
+    let makes_room = stranger.end.clone();
+    let standing = Arc::new(Mutex::new(Standing::Stranger(stranger)));
     let served = async {
         let mut ending = app.ending.clone();
         let Some(tls) = &app.tls else { return serve(stream, peer, router, app, standing).await };
@@ -310,15 +295,9 @@ async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app:
             Err(_) => tracing::debug!("the connection of {peer} was not encrypted in time"),
         }
     };
-    let ends = async {
-        match makes_room {
-            Some(end) => end.notified().await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         () = served => {}
-        () = ends => tracing::debug!("the connection of {peer} has ended for a newer one: it had named no valid token"),
+        () = makes_room.notified() => tracing::debug!("the connection of {peer} has ended for a newer one: it had named no valid token"),
     }
 }
 
@@ -346,14 +325,25 @@ fn is_probe(request: &hyper::Request<hyper::body::Incoming>) -> bool {
     matches!(request.uri().path(), "/healthz" | "/readyz")
 }
 
-/// Checks the limits of a request. `standing` is that of its connection. Returns a share that is held until the request is answered.
-fn admit(app: &App, client: &Client, is_probe: bool, standing: &Mutex<Standing>) -> Result<Option<Share>, Box<axum::response::Response>> {
+/// Checks the limits of a request from `peer`. `standing` is that of its connection. Returns a share that is held until the request is answered.
+fn admit(
+    app: &App,
+    client: &Client,
+    peer: IpAddr,
+    is_probe: bool,
+    standing: &Mutex<Standing>,
+) -> Result<Option<Share>, Box<axum::response::Response>> {
     let rates = if is_probe { &app.health_rates } else { &app.rates };
     if let Some(bucket) = rates.of(client.address, Instant::now()) {
         bucket.take(Instant::now()).map_err(|error| Box::new(too_many(error)))?;
     }
     let refused = |error| Box::new(too_many_connections(error));
     let mut standing = standing.lock().unwrap_or_else(PoisonError::into_inner);
+    let proxies = app.registry().policy().config().trusted_proxies.as_ref();
+    if matches!(*standing, Standing::Stranger(_)) && !is_probe && proxies.is_some_and(|proxies| proxies.contains(peer)) {
+        let share = app.connections.take(&Client::of_proxy(peer)).map_err(refused)?;
+        *standing = Standing::Proxy { _share: share };
+    }
     match &*standing {
         Standing::Proxy { .. } if client.role.is_none() => app.visits.take(client).map(Some).map_err(refused),
         Standing::Stranger(_) if client.role.is_some() && !is_probe => {
@@ -373,7 +363,7 @@ where
     let (router, of_requests) = (TowerToHyperService::new(router), app.clone());
     let limited = service_fn(move |mut request| {
         let client = Client::of(&of_requests, peer.ip(), request.headers());
-        let admitted = admit(&of_requests, &client, is_probe(&request), &standing);
+        let admitted = admit(&of_requests, &client, peer.ip(), is_probe(&request), &standing);
         request.extensions_mut().insert(client);
         let (router, app) = (router.clone(), of_requests.clone());
         async move {

@@ -16,7 +16,7 @@
 //! | replaces a revision that is not below its own | the coordinator has counted anew |
 //!
 //! A refused item has no effect. If it has replaced an accepted item without a time-to-live, the accepted one stays in effect, and this
-//! node writes it again. If it has replaced an item with a time-to-live, that one counts as removed: nobody would end it in time.
+//! node writes it again, and if it stands in the place of an item that was removed, this node removes it. If it has replaced an item with a time-to-live, that one counts as removed: nobody would end it in time.
 //!
 //! Two things cannot be sealed: that an item was deleted, and that its time-to-live is over.
 //!
@@ -346,10 +346,15 @@ impl Sealed {
                         self.report(&item.key, || Change::Removed { key: item.key.clone() });
                     }
                 } else if is_new && self.fit == Fit::Fits && item.revision > known.newest {
-                    let accepted = known.accepted.as_ref().map(|accepted| (accepted.revision, accepted.value.clone()));
-                    if let Some((revision, value)) = accepted {
-                        self.send(RESTORE, Request::Update { key: item.key.clone(), revision, value, ttl: None });
-                    }
+                    let key = item.key.clone();
+                    let restore = match &known.accepted {
+                        Some(Accepted { revision, value, .. }) => {
+                            Some(Request::Update { key, revision: *revision, value: value.clone(), ttl: None })
+                        }
+                        // A node that starts later cannot know that the item was removed.
+                        None => (known.newest > Revision(0)).then_some(Request::Delete { key, revision: item.revision }),
+                    };
+                    restore.into_iter().for_each(|request| self.send(RESTORE, request));
                 }
                 if is_new {
                     self.count(&item.key, reason);
@@ -700,9 +705,13 @@ pub(super) mod tests {
         let revision = group.stored("streams.door").revision;
         written(call(&mut group.stranger, Request::Delete { key: "streams.door".to_owned(), revision }));
         group.overwrite("streams.door", &earlier);
-        until(&mut reader, |change| matches!(change, Change::Removed { .. }));
+        // The deletion, and that of the refused item, so that a reader which starts later does not see it.
+        (0..2).for_each(|_| drop(until(&mut reader, |change| matches!(change, Change::Removed { .. }))));
         assert_eq!((value(&mut reader, "streams.door"), health.n_refused()), (None, 2));
-        // A reader that has just started cannot notice it.
+        assert_eq!(puts(&group.watcher().2), Vec::<String>::new());
+        // A reader that has just started cannot notice it if no other one runs.
+        drop((reader, writer));
+        group.overwrite("streams.door", &earlier);
         assert_eq!(puts(&group.watcher().2), ["streams.door={}"]);
     }
 
