@@ -502,8 +502,8 @@ fn play(
             Event::DestinationBack { destination } => tell(plan_idx, &format_args!("{destination} accepts results again")),
             Event::Reloaded(Ok(())) => tell(plan_idx, &"the stream continues with the new description"),
             Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("the stream was not reloaded, and continues as before: {error}")),
-            // A warning tells of the loss of a destination.
-            Event::Started | Event::DestinationLost { .. } | Event::Ended(_) => {}
+            Event::DestinationLost { reason, .. } => tell(plan_idx, reason),
+            Event::Started | Event::Ended(_) => {}
         }
     };
     let Again { reads_again, reloads, requests } = again;

@@ -35,21 +35,24 @@ const MAX_PRINT_WAIT: Duration = Duration::from_millis(300);
 /// Number of the first signal that arrived; 0 = none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// The error of a run in which a stream did not end in time after a signal and was stopped. A warning has already reported the
-/// frames that were lost.
+/// The error of a run in which a stream did not end in time and was stopped, with the signal that has ended it; 0: it has ended by itself. A
+/// warning has already reported the frames that were lost.
 #[derive(Debug)]
 pub(super) struct Forced(i32);
 
 impl Forced {
     /// Returns the exit code that a shell reports for a process that this signal ended.
     pub(super) fn exit_code(&self) -> u8 {
-        u8::try_from(128 + self.0).unwrap_or(1)
+        if self.0 == 0 { 1 } else { u8::try_from(128 + self.0).unwrap_or(1) }
     }
 }
 
 impl std::fmt::Display for Forced {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} stopped the run before its end", low_level::signal_name(self.0).unwrap_or("a signal"))
+        match self.0 {
+            0 => f.write_str("a stream did not stop in time after its end"),
+            signal => write!(f, "{} stopped the run before its end", low_level::signal_name(signal).unwrap_or("a signal")),
+        }
     }
 }
 
@@ -163,4 +166,16 @@ pub(super) const CLOSED_READER: i32 = SIGPIPE;
 pub(super) fn end_as_by_closed_pipe() -> ExitCode {
     let _ended = low_level::emulate_default_handler(SIGPIPE);
     ExitCode::from(128 + SIGPIPE as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_without_a_signal_does_not_end_with_the_code_of_a_signal() {
+        assert_eq!((Forced(0).exit_code(), Forced(SIGINT).exit_code(), Forced(SIGTERM).exit_code()), (1, 130, 143));
+        assert_eq!(Forced(SIGINT).to_string(), "SIGINT stopped the run before its end");
+        assert!(!Forced(0).to_string().contains("signal"));
+    }
 }

@@ -139,8 +139,8 @@ impl Decoded {
     }
 
     /// Returns the error of an input that reached EOS without a frame.
-    pub(super) fn nothing(&self, intake: &Intake) -> Option<Error> {
-        let why = match (intake.n_frames(), intake.n_compressed()) {
+    pub(super) fn nothing(&self, intake: &Intake, n_shown: u64) -> Option<Error> {
+        let why = match (n_shown, intake.n_frames() + intake.n_compressed()) {
             (1.., _) => return None,
             (0, 0) => "expected a video with at least one frame, got none",
             (0, _) => {

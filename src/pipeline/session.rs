@@ -177,7 +177,7 @@ impl NewSession {
     /// # Errors
     /// Returns the errors of [`super::PipelineHandle::add`].
     pub(super) fn build(plan: &Plan, first_frame: u64, snapshot: &Snapshot) -> Result<Self> {
-        let secrets = plan.input.secrets();
+        let secrets = plan.secrets();
         let build = || {
             let _descriptors = Reservation::of(&plan.input)?;
             let pipeline = build::build(plan)?;
@@ -562,23 +562,30 @@ impl Session {
         let text = warning.error().message().to_owned();
         let is_reader_closed = matches!(&self.state, State::Closing(closing) if closing.is_reader_closed());
         if let Some((destination, true)) = outage(warning.details()) {
+            // Each outage is reported, also if the text is that of an earlier one.
             let reason = self.parts.secrets.scrub(&text).into_owned();
+            self.keep(&reason);
             self.board.report(self.stream, Event::DestinationLost { destination, reason });
-        }
-        if !is_reader_closed {
+        } else if !is_reader_closed {
             self.warn(if is_from_source { format!("`{name}`: {text}") } else { text });
         }
     }
 
-    /// Reports a warning, unless it is among the stored ones. At most [`MAX_WARNINGS`] are stored.
+    /// Reports a warning, unless it is among the stored ones.
     fn warn(&mut self, warning: String) {
         let warning = self.parts.secrets.scrub(&warning).into_owned();
-        if !self.ending.warnings.contains(&warning) {
-            if self.ending.warnings.len() < MAX_WARNINGS {
-                self.ending.warnings.push(warning.clone());
-            }
+        if self.keep(&warning) {
             self.board.report(self.stream, Event::Warning(warning));
         }
+    }
+
+    /// Stores a warning for the end of the stream. At most [`MAX_WARNINGS`] are stored. Returns whether it is new.
+    fn keep(&mut self, warning: &str) -> bool {
+        let is_new = self.ending.warnings.iter().all(|kept| kept != warning);
+        if is_new && self.ending.warnings.len() < MAX_WARNINGS {
+            self.ending.warnings.push(warning.to_owned());
+        }
+        is_new
     }
 
     fn report_progress(&self) {
@@ -673,7 +680,7 @@ impl Parts {
     fn finish(&self, outcome: Outcome, mut ending: Ending, send: &dyn Fn(Request)) -> Finished {
         let mut end = self.end_of(&outcome, || self.is_recording());
         let played = match outcome {
-            Outcome::Ended(None) => self.supervision.broken_end().map_or_else(
+            Outcome::Ended(None) => self.supervision.broken_end(self.meter.n_frames()).map_or_else(
                 || {
                     self.open_results();
                     Ok(None)

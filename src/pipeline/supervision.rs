@@ -55,14 +55,14 @@ impl Supervision {
         Some(Error::failed(format!("the source `{}` was lost: {reason}", self.decoded.name())))
     }
 
-    /// Returns the error if the EOS of the input was not expected.
-    pub(super) fn broken_end(&self) -> Option<Error> {
+    /// Returns the error if the EOS of the input was not expected. `n_shown` is the number of frames that have left the graph.
+    pub(super) fn broken_end(&self, n_shown: u64) -> Option<Error> {
         if self.is_at_limit() {
             return None;
         }
         let declares = self.decoded.declares_duration();
         let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
         // The data beyond a limit may be the last of the input.
-        self.excess().or(lost).or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?))
+        self.excess().or(lost).or_else(|| self.decoded.missing()).or_else(|| self.decoded.nothing(self.intake.as_ref()?, n_shown))
     }
 }

@@ -152,8 +152,7 @@ impl Observed {
             Event::RecordingContinued { reason, path } => {
                 self.feed.event(EventKind::Warning, format!("{reason}; the recording continues in `{}`", path.display()));
             }
-            // A warning tells the same.
-            Event::DestinationLost { .. } => {}
+            Event::DestinationLost { reason, .. } => self.feed.event(EventKind::Warning, reason.as_str()),
             Event::DestinationBack { destination } => {
                 self.feed.event(EventKind::Warning, format!("{destination} accepts results again"));
             }

@@ -118,23 +118,31 @@ fn outages_of_a_broker_are_events() {
     let (classifier, spool) = (tiny("brightness.onnx"), folder.file("spool"));
     let run = ["run", "--classify", &classifier, "--device", "CPU", "--input", "test:100000000", "--name", "door", "--quiet"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
-    command.args(run).args(["--publish", &url, "--spool", &spool, "--events", &events]).stdin(Stdio::null()).stderr(Stdio::null());
-    let mut process = command.spawn().unwrap();
+    command.args(run).args(["--publish", &url, "--spool", &spool, "--events", &events]).stdin(Stdio::null());
+    let mut process = command.stderr(std::fs::File::create(folder.file("stderr")).unwrap()).spawn().unwrap();
     let names = |path: &str| -> Vec<String> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.map(|line| line["event"].as_str().unwrap().to_owned()).collect()
     };
     subscriber.recv_timeout(LIMIT).unwrap();
-    proxy.close();
-    broker.kill();
-    eventually("the loss is told", || names(&events) == ["destination-lost"]);
-    broker.start();
-    proxy.open();
-    eventually("the return is told", || names(&events) == ["destination-lost", "destination-back"]);
+    let mut expected = Vec::new();
+    for _ in 0..2 {
+        proxy.close();
+        broker.kill();
+        expected.push("destination-lost");
+        eventually("the loss is told", || names(&events) == expected);
+        broker.start();
+        proxy.open();
+        expected.push("destination-back");
+        eventually("the return is told", || names(&events) == expected);
+    }
     crate::rtsp::signal(&process, "INT");
     process.wait().unwrap();
     let events = check_events(&events);
+    let (told, reason) = (std::fs::read_to_string(folder.file("stderr")).unwrap(), events[2]["reason"].as_str().unwrap());
+    let n_told = |text: &str| told.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((n_told(reason), n_told("accepts results again")), (2, 2), "each outage is told: {told}");
     assert!(events.iter().all(|event| event["stream"] == "door" && !event.to_string().contains("hunter22")), "{events:?}");
     assert!(events.iter().all(|event| event["destination"] == format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port)), "{events:?}");
 }
