@@ -297,6 +297,11 @@ fn value(text: &str, access: &FileAccess) -> Result<String, String> {
     Ok(out)
 }
 
+/// The parts of a text in braces.
+pub(crate) fn placeholders(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('}').filter_map(|part| part.find('{').filter(|_| part.ends_with('}')).map(|at| &part[at..]))
+}
+
 /// Text with the placeholder `{stream}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(String);
@@ -304,8 +309,20 @@ pub(crate) struct Template(String);
 impl Template {
     const STREAM: &str = "{stream}";
 
+    /// A text in which braces may also be plain characters.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
+    }
+
+    /// A text in which braces enclose a placeholder.
+    ///
+    /// # Errors
+    /// Returns an error if a placeholder is unknown.
+    pub(crate) fn checked(text: &str) -> Result<Self, String> {
+        match placeholders(text).find(|found| *found != Self::STREAM) {
+            Some(found) => Err(format!("unknown placeholder `{found}`: expected {}", Self::STREAM)),
+            None => Ok(Self::new(text)),
+        }
     }
 
     /// Inserts the name of a stream. Characters that `is_allowed` refuses become `_`.

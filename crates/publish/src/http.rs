@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine;
 
-use super::address::Address;
+use super::address::{Address, placeholders};
 use super::connection::Tls;
 use super::files::{Login, NamedFile};
 use super::{Deadline, Destination, Failure, Message, redaction};
@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 /// A batch is posted at this size.
 const MAX_BATCH_BYTES: usize = 1 << 20;
-const MAX_BATCH: u64 = 256;
+const MAX_BATCH: usize = 256;
 /// Maximum number of bytes of an answer that an error message quotes.
 const MAX_QUOTED_BYTES: u64 = 200;
 
@@ -67,7 +67,20 @@ impl Http {
             Some("array") => true,
             Some(other) => return Err(format!("option x-format: expected lines or array, got `{other}`")),
         };
-        let max_batch = address.take_number("batch")?.unwrap_or(MAX_BATCH).clamp(1, MAX_BATCH) as usize;
+        let max_batch = match address.take("batch") {
+            None => MAX_BATCH,
+            Some(text) => text
+                .parse::<usize>()
+                .ok()
+                .filter(|n| (1..=MAX_BATCH).contains(n))
+                .ok_or_else(|| format!("option x-batch: expected a number of results from 1 to {MAX_BATCH}, got `{text}`"))?,
+        };
+        if placeholders(&address.raw_path).next().is_some() {
+            // The path can be a secret, so the error does not show it.
+            return Err(
+                "expected a path without placeholders, because all streams share the URL, got one in braces; write %7B for `{`".to_owned()
+            );
+        }
         let secret = match (address.take("secret"), address.take_file("secret-file")) {
             (Some(_), Some(_)) => return Err("expected one of the options x-secret and x-secret-file, got both".to_owned()),
             (text, file) => text.map(Secret::Text).or(file.map(Secret::File)),

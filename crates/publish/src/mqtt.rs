@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-use super::address::{Address, Template};
+use super::address::{Address, Template, placeholders};
 use super::client::{ANSWER_TIMEOUT, InFlight, MAX_IN_FLIGHT, Protocol};
 use super::connection::{Connection, Endpoint};
 use super::files::Login;
@@ -65,13 +65,16 @@ impl Mqtt {
         let retain = address.take_switch("retain")?;
         let (expiry, give_up_after) = (address.take_duration("expiry")?, address.take_duration("give-up-after")?);
         address.finish()?;
+        if let Some(found) = status_topic.as_deref().and_then(|topic| placeholders(topic).next()) {
+            return Err(format!("option status-topic: expected a topic without placeholders, because all streams share it, got `{found}`"));
+        }
         let topic = if address.path.is_empty() { "roiflow/{stream}" } else { &address.path };
         if let Some(c) = topic.chars().chain(status_topic.iter().flat_map(|topic| topic.chars())).find(|c| !is_topic_text(*c)) {
             return Err(format!("expected a topic name without wildcards, got one with `{c}`"));
         }
         Ok(Self {
             endpoint,
-            topic: Template::new(topic),
+            topic: Template::checked(topic)?,
             login,
             client_id,
             status_topic,

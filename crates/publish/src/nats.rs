@@ -73,7 +73,7 @@ impl Nats {
             endpoints,
             current: 0,
             has_tls,
-            subject: Template::new(subject),
+            subject: Template::checked(subject)?,
             login,
             create,
             give_up_after,

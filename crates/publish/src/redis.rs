@@ -45,6 +45,7 @@ impl Redis {
         if let Some(database) = database.as_deref().filter(|database| database.parse::<u32>().is_err()) {
             return Err(format!("expected the number of a database in the path, got `{database}`; the option stream-key names the stream"));
         }
+        // Braces in a key also mark the part that selects the node of a cluster, so any text in braces is allowed.
         Ok(Self { endpoint, login, database, key: Template::new(key), max_length, give_up_after, has_connected: false })
     }
 }

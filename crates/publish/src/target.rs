@@ -167,3 +167,44 @@ impl std::fmt::Debug for Target {
         f.debug_tuple("Target").field(&self.shown).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_and_numbers_of_a_url_are_checked() {
+        let parse = |url: &str| Target::parse(url, &FileAccess::Allowed);
+        for url in ["mqtt://h/a/{stream}/b{", "nats://h/}a.{stream}", "redis://h?stream-key={a}:{stream}", "mqtt://h?status-topic=a"] {
+            assert!(parse(url).is_ok(), "{url}");
+        }
+        for (url, expected) in [
+            ("mqtt://h/{foo}", "unknown placeholder `{foo}`: expected {stream}"),
+            ("mqtt://h/{stream}/%7Bsource%7D", "unknown placeholder `{source}`: expected {stream}"),
+            ("mqtts://h/{Stream}", "unknown placeholder `{Stream}`: expected {stream}"),
+            ("nats://h/a.{}.{stream}", "unknown placeholder `{}`: expected {stream}"),
+            ("nats://h/a.{{stream}}", "unknown placeholder `{{stream}`: expected {stream}"),
+            (
+                "mqtt://h/a?status-topic=a/{stream}",
+                "option status-topic: expected a topic without placeholders, because all streams share it, got `{stream}`",
+            ),
+        ] {
+            assert_eq!(parse(url).unwrap_err().to_string(), expected, "{url}");
+        }
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn batch_and_path_of_a_webhook_are_checked() {
+        let parse = |url: &str| Target::parse(url, &FileAccess::Allowed);
+        for url in ["http://h/?x-batch=1", "http://h/?x-batch=256", "http://h/%7Ba%7D?q={a}"] {
+            assert!(parse(url).is_ok(), "{url}");
+        }
+        for n in ["0", "257", "-1", "many"] {
+            let error = parse(&format!("http://h/?x-batch={n}")).unwrap_err().to_string();
+            assert_eq!(error, format!("option x-batch: expected a number of results from 1 to 256, got `{n}`"));
+        }
+        let error = parse("http://h/{secret}").unwrap_err().to_string();
+        assert!(error.contains("expected a path without placeholders") && !error.contains("secret"), "{error}");
+    }
+}

@@ -86,10 +86,11 @@ impl Kafka {
         settings.extend(address.take_settings());
         address.finish()?;
         let topic = if address.path.is_empty() { "roiflow" } else { &address.path };
+        let template = Template::checked(topic)?;
         if let Some(c) = topic.replace("{stream}", "").chars().find(|c| !is_topic_text(*c)) {
             return Err(format!("expected a topic of letters, digits, `.`, `_` and `-`, got one with `{c}`"));
         }
-        let (topic, api) = (Template::new(topic), Api::load()?);
+        let (topic, api) = (template, Api::load()?);
         let (producer, in_flight, deadline, last_error) = Default::default();
         let kafka = Self { api, settings, login, topic, producer, in_flight, next: 1, deadline, last_error };
         // Create a producer now, to report unknown settings before the start.

@@ -212,6 +212,7 @@ fn message_that_is_too_large_is_given_up_and_later_messages_arrive() {
 fn malformed_addresses_are_errors_before_the_start() {
     for (url, part) in [
         ("kafka://host/a/b", "expected a topic of letters"),
+        ("kafka://host/{foo}", "unknown placeholder `{foo}`: expected {stream}"),
         ("kafka://host/results?rdkafka.no.such=1", "no.such"),
         ("kafka://host/results?acks=1", "unknown option `acks`"),
         ("kafka://host/results?compression=rar", "compression.codec"),
