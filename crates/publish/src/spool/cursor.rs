@@ -7,10 +7,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::log::Position;
+use super::record::Gap;
 
 const POSITION_BYTES: usize = 8 + 8 + 4;
 const PREFIX_BYTES: usize = POSITION_BYTES + 4 + 4;
@@ -25,20 +27,23 @@ pub(super) struct Last {
     pub(super) frame: u64,
 }
 
-/// The last acknowledged message and the last stored message of a stream.
+/// The last acknowledged message and the last stored message of a stream, and its gap records that are in no segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) stream: Option<String>,
     pub(super) acknowledged: Option<Last>,
     pub(super) stored: Option<Last>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) gaps: Vec<Gap>,
 }
 
 #[derive(Debug)]
-pub(super) struct Cursor(File);
+pub(super) struct Cursor(pub(super) Arc<File>);
 
 impl Cursor {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join("cursor")).map(Self)
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join("cursor"))?;
+        Ok(Self(Arc::new(file)))
     }
 
     /// Returns the position and the rows; `None` for what is missing or damaged.

@@ -6,9 +6,15 @@ use super::tests::{Folder, frames, large, message, read, store};
 use serde_json::Value;
 
 use super::log::Appended;
+use super::record::Record;
 use super::*;
 
 type Read = Result<u64, (u64, u64, u64)>;
+
+/// Bytes of a file that is no segment.
+fn noise(n_bytes: usize) -> Vec<u8> {
+    (0..n_bytes as u32).map(|idx| (idx.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
 
 /// Mounts a small file system in memory. Returns `None` if the process may not mount.
 struct SmallDisk(PathBuf);
@@ -207,6 +213,13 @@ fn each_part_of_a_spool_that_is_missing_becomes_a_gap() {
         cases.push((format!("segment {idx} is deleted"), Box::new(move || std::fs::remove_file(path).unwrap())));
         cases.push((format!("segment {idx} is cut"), Box::new(move || std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap())));
         cases.push((format!("segment {idx} is empty"), Box::new(move || std::fs::write(path, "").unwrap())));
+        cases.push((format!("segment {idx} is zero"), Box::new(move || std::fs::write(path, vec![0; bytes.len()]).unwrap())));
+        cases.push((format!("segment {idx} is noise"), Box::new(move || std::fs::write(path, noise(bytes.len())).unwrap())));
+        let become_folder = move || {
+            std::fs::remove_file(path).unwrap();
+            std::fs::create_dir(path).unwrap();
+        };
+        cases.push((format!("segment {idx} is a folder"), Box::new(become_folder)));
         cases.push((format!("a block of segment {idx} is zero"), Box::new(move || std::fs::write(path, cut(bytes, 2000, 4096)).unwrap())));
     }
     let all_deleted = || files[..n_segments].iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
@@ -227,6 +240,145 @@ fn each_part_of_a_spool_that_is_missing_becomes_a_gap() {
         log.acknowledge(all.len());
         assert_eq!((log.n_waiting(), log.n_dropped()), (0, *n_lost), "{name}");
     }
+}
+
+#[test]
+fn file_that_is_no_segment_is_set_aside_whole() {
+    let folder = Folder::new("foreign");
+    drop(folder.log(1 << 20));
+    let path = folder.segments().pop().unwrap();
+    let set_aside = |suffix: &str| PathBuf::from(format!("{}.damaged{suffix}", path.display()));
+    for (text, suffix) in [("a text of the user", ""), ("short", "-2"), ("RFSPOOL9", "-3")] {
+        std::fs::write(&path, text).unwrap();
+        let mut log = folder.log(1 << 20);
+        store(&mut log, 0..3);
+        let all = read(&mut log);
+        assert_eq!(all[all.len() - 3..], frames(0..3), "{text}");
+        log.acknowledge(all.len());
+        drop(log);
+        assert_eq!(std::fs::read_to_string(set_aside(suffix)).unwrap(), text);
+    }
+    // A FIFO would block its reader, and a file of this size would fill the memory.
+    std::fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    drop(folder.log(1 << 20));
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    drop(folder.log(1 << 20));
+    assert!(set_aside("-4").exists());
+    assert_eq!(std::fs::metadata(set_aside("-5")).unwrap().len(), 1 << 40);
+}
+
+#[test]
+fn files_with_other_names_stay_in_the_folder() {
+    let folder = Folder::new("names");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..2);
+    drop(log);
+    let names = ["2.segment", "+000000000000002.segment", "00000000000000AA.segment", "ffffffffffffffff.segment", "notes.segment"];
+    names.iter().for_each(|name| std::fs::write(folder.0.join(name), "of the user").unwrap());
+    let mut log = folder.log(1 << 20);
+    assert_eq!(read(&mut log), frames(0..2));
+    log.acknowledge(2);
+    (2..100).for_each(|frame| drop(log.append(&large(frame), 1)));
+    names.iter().for_each(|name| assert_eq!(std::fs::read_to_string(folder.0.join(name)).unwrap(), "of the user", "{name}"));
+}
+
+#[test]
+fn damaged_cursor_and_segment_stop_no_delivery() {
+    let folder = Folder::new("both");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    (0..30).for_each(|frame| assert_eq!(log.append(&large(frame), 1), Appended::Stored));
+    log.refresh();
+    drop(log);
+    let cursor = std::fs::read(folder.0.join("cursor")).unwrap();
+    let zeros = vec![0; cursor.len()];
+    for damaged in [&cursor[..0], &cursor[..10], &cursor[..20], &cursor[..cursor.len() - 1], &zeros, &noise(cursor.len())] {
+        let copy = folder.of_killed_process();
+        std::fs::write(copy.0.join("cursor"), damaged).unwrap();
+        let path = copy.segments().remove(1);
+        let n_bytes = std::fs::metadata(&path).unwrap().len();
+        std::fs::write(&path, vec![0; n_bytes as usize]).unwrap();
+        let mut log = copy.log(Limits::MIN_BYTES);
+        store(&mut log, 30..31);
+        let all = read(&mut log);
+        let Some(&Err((from, to, n_lost))) = all.iter().find(|read| read.is_err()) else { panic!("{damaged:?}: {all:?}") };
+        let expected = [frames(0..from), vec![Err((from, to, n_lost))], frames(to + 1..31)].concat();
+        assert_eq!((n_lost, all), (to + 1 - from, expected));
+    }
+}
+
+#[test]
+fn damaged_message_before_a_stored_gap_has_its_own_gap() {
+    let folder = Folder::new("before gap");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..5);
+    let oversize = |frame| Message { payload: vec![0; 1 << 20], ..message(frame) };
+    (5..8).for_each(|frame| assert!(matches!(log.append(&oversize(frame), 1), Appended::Dropped(_))));
+    store(&mut log, 8..10);
+    log.refresh();
+    drop(log);
+    let damage = |texts: &[&str]| {
+        let path = folder.segments().pop().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        for text in texts {
+            let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+            bytes[at] ^= 1;
+        }
+        std::fs::write(&path, bytes).unwrap();
+    };
+    damage(&["frame 3", "frame 4"]);
+    let mut log = folder.log(1 << 20);
+    let expected = [frames(0..3), vec![Err((3, 4, 2)), Err((5, 7, 3))], frames(8..10)].concat();
+    assert_eq!((log.n_waiting(), read(&mut log)), (7, expected));
+    drop(log);
+    // The gap record is damaged, too.
+    damage(&["the message is too large"]);
+    let mut log = folder.log(1 << 20);
+    assert_eq!(read(&mut log), [frames(0..3), vec![Err((3, 7, 5))], frames(8..10)].concat());
+    assert_eq!(log.n_waiting(), 10);
+}
+
+#[test]
+fn replaced_segment_counts_its_damaged_messages() {
+    let folder = Folder::new("replaced");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    (0..20).for_each(|frame| assert_eq!(log.append(&large(frame), 1), Appended::Stored));
+    log.refresh();
+    drop(log);
+    // The segments have seven messages each.
+    let paths = folder.segments();
+    for (path, record) in [(&paths[0], 3), (&paths[1], 0)] {
+        let mut bytes = std::fs::read(path).unwrap();
+        let n_bytes = (bytes.len() - 8) / 7;
+        bytes[8 + record * n_bytes + n_bytes / 2] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let mut log = folder.log(Limits::MIN_BYTES);
+    let mut frame = 20;
+    while log.n_dropped() < 14 {
+        log.append(&large(frame), 1);
+        frame += 1;
+    }
+    let expected = [vec![Err((0, 13, 14))], frames(14..frame)].concat();
+    assert_eq!((log.n_dropped(), log.n_waiting(), read(&mut log)), (14, frame - 14, expected));
+}
+
+#[test]
+fn gap_record_of_an_earlier_version_covers_all_its_messages() {
+    let folder = Folder::new("earlier gap");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..2);
+    log.refresh();
+    drop(log);
+    let path = folder.segments().pop().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let gap = r#"{"event":"gap","message_id":"","stream":"door","epoch":7,"from":2,"to":4,"dropped":3,"reason":"the spool is full"}"#;
+    let gap = Message { payload: gap.into(), ..message(4) };
+    Record { message: gap, time: 1, is_gap: true, first: None, number: Some(4) }.write(&mut bytes);
+    Record { message: message(5), time: 1, is_gap: false, first: Some(5), number: Some(5) }.write(&mut bytes);
+    std::fs::write(&path, bytes).unwrap();
+    let mut log = folder.log(1 << 20);
+    assert_eq!((log.n_waiting(), read(&mut log)), (3, vec![Ok(0), Ok(1), Err((2, 4, 3)), Ok(5)]));
 }
 
 #[test]
@@ -337,6 +489,20 @@ fn lost_permission_keeps_messages_in_memory_until_it_is_back() {
     store(&mut log, first + 1..first + 2);
     let expected = [frames(0..first), vec![Err((first, first, 1))], frames(first + 1..first + 2)].concat();
     assert_eq!(read(&mut log), expected, "messages that end with their process leave a gap");
+    drop(log);
+    // A segment that may only be read is delivered, and new messages go to another segment.
+    let segments = folder.segments();
+    segments.iter().for_each(|path| set_mode(path, 0o400));
+    let mut log = folder.log(1 << 20);
+    store(&mut log, first + 2..first + 3);
+    assert_eq!(read(&mut log), [expected, frames(first + 2..first + 3)].concat());
+    drop(log);
+    // A segment that may not be read is missing.
+    set_mode(&segments[0], 0);
+    let mut log = folder.log(1 << 20);
+    store(&mut log, first + 3..first + 4);
+    let all = read(&mut log);
+    assert!(matches!(all[0], Err((0, ..))) && all.last() == Some(&Ok(first + 3)), "{all:?}");
 }
 
 #[test]

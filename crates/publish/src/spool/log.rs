@@ -9,7 +9,7 @@
 //!
 //! The messages of a stream are numbered. A number that is missing, because a file was damaged or deleted, becomes a gap record when the
 //! next message of the stream is read. The file `cursor` also has the newest numbers, so messages that are missing at the end of the spool
-//! are noticed when it is opened again.
+//! are noticed when it is opened again, and the gap records of refused messages.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -23,18 +23,14 @@ use std::time::Duration;
 use super::Losses;
 use super::cursor::{Cursor, Last, Row};
 use super::record::{Format, Found, Gap, Gaps, MAX_RECORD_BYTES, Record};
+use super::segment::{self, HEADER_BYTES, MAGIC, create, path_of, remove};
 use crate::Message;
 
-/// First bytes of a segment: identifies the format.
-const MAGIC: &[u8; 8] = b"RFSPOOL2";
-const OLD_MAGIC: &[u8; 8] = b"RFSPOOL1";
-pub(super) const HEADER_BYTES: u64 = MAGIC.len() as u64;
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// Maximum size of all segments in memory, and maximum number of their messages.
 const MEMORY: (u64, u64) = (8 << 20, 4096);
 /// Memory is divided into this number of segments, because the oldest segment is dropped when memory is full.
 const MEMORY_SEGMENTS: u64 = 8;
-const EXTENSION: &str = "segment";
 pub(super) const DAMAGED: &str = "stored results were damaged or deleted";
 
 /// Limits of a spool.
@@ -121,7 +117,7 @@ struct InFlight {
     /// The stream and its last message up to this record.
     last: Option<(Option<Arc<str>>, Last)>,
     /// A gap record that is in no segment.
-    unstored: Option<Message>,
+    unstored: Option<Gap>,
 }
 
 #[derive(Debug)]
@@ -138,8 +134,8 @@ pub(super) struct Log {
     cursor_file: Cursor,
     read: Position,
     in_flight: VecDeque<InFlight>,
-    /// Gap records to send before the next record.
-    unstored: VecDeque<Message>,
+    /// Gap records to send before the next record. The file of the cursor has them until they are acknowledged.
+    unstored: VecDeque<Gap>,
     /// Dropped messages whose gap records are not written yet.
     pending: Gaps,
     streams: Streams,
@@ -165,66 +161,64 @@ impl Log {
     pub(super) fn open(folder: &Path, limits: Limits, losses: Arc<Losses>) -> io::Result<Self> {
         let lock = take_lock(folder)?;
         let cursor_file = Cursor::open(folder)?;
-        let mut numbers: Vec<u64> = Vec::new();
-        for entry in std::fs::read_dir(folder)? {
-            let path = entry?.path();
-            let number = path.file_stem().and_then(|stem| u64::from_str_radix(stem.to_str()?, 16).ok());
-            if let Some(number) = number.filter(|_| path.extension().is_some_and(|extension| extension == EXTENSION)) {
-                numbers.push(number);
-            }
-        }
-        numbers.sort_unstable();
+        let mut numbers = segment::numbers(folder)?;
         let (stored, rows) = cursor_file.read();
         let knows_begin = rows.is_some() || stored.is_none() && numbers.is_empty();
         let rows = rows.unwrap_or_default();
         if let Some(cursor) = stored {
-            for number in numbers.iter().filter(|number| **number < cursor.segment) {
-                remove(&path_of(folder, *number));
+            for number in numbers.extract_if(.., |number| *number < cursor.segment) {
+                remove(&path_of(folder, number));
             }
-            numbers.retain(|number| *number >= cursor.segment);
         }
-        if numbers.is_empty() {
-            let next = stored.map_or(1, |cursor| cursor.segment);
-            match create(folder, next) {
-                Ok(_) => numbers.push(next),
+        let (mut streams, mut unstored): (Streams, _) = (HashMap::new(), VecDeque::new());
+        for Row { stream, acknowledged, gaps, .. } in &rows {
+            let next = acknowledged.map_or(0, |last| last.number + 1);
+            let known = Stream { next, stored: *acknowledged, read: *acknowledged, acknowledged: *acknowledged };
+            streams.insert(stream.as_deref().map(Into::into), known);
+            unstored.extend(gaps.iter().cloned());
+        }
+        let (mut segments, mut n_waiting) = (VecDeque::new(), 0);
+        for number in numbers {
+            let from = stored.filter(|cursor| cursor.segment == number).map_or(HEADER_BYTES, |cursor| cursor.offset);
+            match recover(folder, number, from, (&mut streams, knows_begin)) {
+                Ok((segment, n_unread)) => {
+                    n_waiting += n_unread;
+                    segments.push_back(segment);
+                }
+                // Its results are missing, and gap records replace them.
+                Err(error) => segment::set_aside(folder, number, error)?,
+            }
+        }
+        let of_last = segments.back().filter(|last| last.format == Format::Marked).map(|last| segment::open(folder, last.number));
+        let mut writer = of_last.and_then(Result::ok);
+        if writer.is_none() {
+            let number = segments.back().map_or(stored.map_or(1, |cursor| cursor.segment), |last| last.number + 1);
+            match create(folder, number) {
+                Ok(file) => {
+                    writer = Some(file);
+                    segments.push_back(Segment::new(number, None));
+                }
                 // The messages wait in memory.
                 Err(error) if error.kind() == ErrorKind::StorageFull => {}
                 Err(error) => return Err(error),
             }
         }
-        let first = Position { segment: numbers.first().copied().unwrap_or(1), offset: HEADER_BYTES };
-        let mut cursor = stored.unwrap_or(first);
-        if cursor.segment < first.segment {
-            cursor = first;
+        let first = Position { segment: segments.front().map_or(1, |first| first.number), offset: HEADER_BYTES };
+        let mut cursor = stored.unwrap_or(first).max(first);
+        if let Some(segment) = segments.iter().find(|segment| segment.number == cursor.segment) {
+            cursor.offset = cursor.offset.min(segment.n_bytes);
         }
-        let mut streams: Streams = HashMap::new();
-        for Row { stream, acknowledged, .. } in &rows {
-            let next = acknowledged.map_or(0, |last| last.number + 1);
-            let known = Stream { next, stored: *acknowledged, read: *acknowledged, acknowledged: *acknowledged };
-            streams.insert(stream.as_deref().map(Into::into), known);
-        }
-        let (mut segments, mut n_waiting) = (VecDeque::new(), 0);
-        for number in numbers {
-            let from = if number == cursor.segment { cursor.offset } else { HEADER_BYTES };
-            let (segment, n_unread) = recover(folder, number, from, (&mut streams, knows_begin))?;
-            if number == cursor.segment {
-                cursor.offset = cursor.offset.clamp(HEADER_BYTES, segment.n_bytes);
-            }
-            n_waiting += n_unread;
-            segments.push_back(segment);
-        }
-        let writer = segments.back().map(|last| OpenOptions::new().read(true).write(true).open(path_of(folder, last.number)));
         let mut log = Self {
             folder: folder.to_owned(),
             limits,
             segments,
-            writer: writer.transpose()?.map(Arc::new),
+            writer: writer.map(Arc::new),
             reader: None,
             cursor,
             cursor_file,
             read: cursor,
             in_flight: VecDeque::new(),
-            unstored: VecDeque::new(),
+            unstored,
             pending: Gaps::default(),
             streams,
             knows_begin,
@@ -234,7 +228,7 @@ impl Log {
             disk_error: String::new(),
             lock,
         };
-        if log.segments.back().is_none_or(|last| last.format == Format::Old) {
+        if log.writer.is_none() {
             log.start_segment();
         }
         log.find_missing_end(&rows);
@@ -302,9 +296,9 @@ impl Log {
         (self.limits.max_bytes / 8).min(SEGMENT_BYTES_MAX)
     }
 
-    /// The file that must be synchronized with the disk.
-    pub(super) fn writer(&self) -> Option<Arc<File>> {
-        self.writer.clone()
+    /// The files that must be synchronized with the disk.
+    pub(super) fn files(&self) -> impl Iterator<Item = Arc<File>> + use<> {
+        self.writer.clone().into_iter().chain([self.cursor_file.0.clone()])
     }
 
     /// Whether a record waits to be read.
@@ -325,7 +319,7 @@ impl Log {
         // Write the gap records first, at the position of the missing messages.
         let mut bytes = Vec::new();
         self.pending.write(time, &mut bytes);
-        Record { message: message.clone(), time, is_gap: false, number: Some(number) }.write(&mut bytes);
+        Record { message: message.clone(), time, is_gap: false, first: Some(number), number: Some(number) }.write(&mut bytes);
         let mut outcome = Appended::Stored;
         while let Err(reason) = self.write(&bytes) {
             // Drop the oldest messages, because new messages are more useful.
@@ -363,9 +357,9 @@ impl Log {
         is_any
     }
 
-    /// Sends a gap record before the next record.
-    pub(super) fn send_gap(&mut self, message: Message) {
-        self.unstored.push_back(message);
+    /// Sends a gap record before the next record. [`Log::acknowledge`] stores it with the cursor.
+    pub(super) fn send_gap(&mut self, gap: Gap) {
+        self.unstored.push_back(gap);
     }
 
     /// Whether gap records of [`Log::send_gap`] are not acknowledged.
@@ -373,26 +367,12 @@ impl Log {
         !self.unstored.is_empty() || self.in_flight.iter().any(|record| record.unstored.is_some())
     }
 
-    /// Stores what is only in memory, before the process ends.
-    pub(super) fn close(&mut self) {
-        let mut bytes = Vec::new();
-        for message in self.unstored.drain(..) {
-            Record { message, time: 0, is_gap: true, number: None }.write(&mut bytes);
-        }
-        if !bytes.is_empty()
-            && let Err(reason) = self.write(&bytes)
-        {
-            tracing::warn!("gap records are lost: {reason}");
-        }
-        self.refresh();
-    }
-
     /// Returns the first record that is not in flight. From then on, the record is in flight. Skips what cannot be read: the numbers of the
     /// later messages show what is missing.
     pub(super) fn next(&mut self) -> Option<Next> {
-        if let Some(message) = self.unstored.pop_front() {
-            let unstored = Some(message.clone());
-            self.in_flight.push_back(InFlight { end: self.read, n_messages: 0, n_lost: 0, last: None, unstored });
+        if let Some(gap) = self.unstored.pop_front() {
+            let message = gap.clone().message();
+            self.in_flight.push_back(InFlight { end: self.read, n_messages: 0, n_lost: 0, last: None, unstored: Some(gap) });
             return Some(Next { message, is_gap: true, loss: None });
         }
         loop {
@@ -428,9 +408,8 @@ impl Log {
                     continue;
                 }
             };
-            let Record { message, is_gap, number, .. } = *record;
-            let stream = self.streams.entry(message.stream.clone()).or_default();
-            if let Some(number) = number {
+            let stream = self.streams.entry(record.message.stream.clone()).or_default();
+            if let Some(number) = record.number {
                 let before = stream.read;
                 let expected = before.map_or(0, |before| before.number + 1);
                 if number < expected {
@@ -438,18 +417,19 @@ impl Log {
                     self.read.offset = end;
                     continue;
                 }
-                let last = Last { number, epoch: message.epoch, frame: message.frame };
-                if number > expected && !is_gap && (before.is_some() || self.knows_begin) {
-                    let missing = Last { number: number - 1, epoch: message.epoch, frame: message.frame.saturating_sub(1) };
+                let epoch = record.message.epoch;
+                if let Some(first) = record.first.filter(|first| *first > expected && (before.is_some() || self.knows_begin)) {
+                    let missing = Last { number: first - 1, epoch, frame: record.first_frame().saturating_sub(1) };
                     stream.read = Some(missing);
-                    let gap = gap_between(message.stream.clone(), before, missing);
+                    let gap = gap_between(record.message.stream.clone(), before, missing);
                     let n_lost = gap.dropped;
-                    let last = Some((message.stream, missing));
+                    let last = Some((record.message.stream, missing));
                     self.in_flight.push_back(InFlight { end: self.read, n_messages: n_lost, n_lost, last, unstored: None });
                     return Some(Next { message: gap.message(), is_gap: true, loss: Some(DAMAGED) });
                 }
-                stream.read = Some(last);
+                stream.read = Some(Last { number, epoch, frame: record.message.frame });
             }
+            let Record { message, is_gap, number, .. } = *record;
             self.read.offset = end;
             let last = number.and_then(|_| Some((message.stream.clone(), stream.read?)));
             self.in_flight.push_back(InFlight { end: self.read, n_messages: u64::from(!is_gap), n_lost: 0, last, unstored: None });
@@ -641,8 +621,7 @@ impl Log {
             while offset < self.segments[idx].n_bytes {
                 offset = match self.find(idx, offset) {
                     Ok(Found::Record(record, end)) => {
-                        n_messages += u64::from(!record.is_gap);
-                        gaps.add_record(&record, reason);
+                        n_messages += gaps.add_record(&record, reason);
                         end as u64
                     }
                     Ok(Found::Damaged(end)) => end as u64,
@@ -731,12 +710,14 @@ impl Log {
         self.write_cursor();
     }
 
-    /// Stores the cursor and the newest numbers of the streams. Returns whether they are stored.
-    fn write_cursor(&self) -> bool {
+    /// Stores the cursor, the newest numbers of the streams, and the gap records that are in no segment. Returns whether they are stored.
+    pub(super) fn write_cursor(&self) -> bool {
+        let unstored = || self.in_flight.iter().filter_map(|record| record.unstored.as_ref()).chain(&self.unstored);
         let rows = self.streams.iter().map(|(stream, known)| Row {
             stream: stream.as_deref().map(str::to_owned),
             acknowledged: known.acknowledged,
             stored: known.stored,
+            gaps: unstored().filter(|gap| gap.stream.as_deref() == stream.as_deref()).cloned().collect(),
         });
         let written = self.cursor_file.write(self.cursor, rows.collect());
         if let Err(error) = &written {
@@ -765,7 +746,7 @@ fn gap_between(stream: Option<Arc<str>>, before: Option<Last>, to: Last) -> Gap 
     };
     let message = Message { stream, epoch, frame: from, ..Message::default() };
     let mut gap = Gap::of(&message, Some(to.number), DAMAGED);
-    (gap.to, gap.dropped) = (to_frame, dropped);
+    (gap.to, gap.dropped, gap.first) = (to_frame, dropped, Some(n_before));
     gap
 }
 
@@ -785,45 +766,13 @@ fn cannot_write(error: &io::Error) -> String {
     format!("the spool cannot be written: {error}")
 }
 
-fn path_of(folder: &Path, number: u64) -> PathBuf {
-    folder.join(format!("{number:016x}.{EXTENSION}"))
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path)
-        && error.kind() != ErrorKind::NotFound
-    {
-        tracing::warn!("cannot delete {}: {error}", path.display());
-    }
-}
-
-fn create(folder: &Path, number: u64) -> io::Result<File> {
-    let path = path_of(folder, number);
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-    if let Err(error) = file.write_all_at(MAGIC, 0) {
-        remove(&path);
-        return Err(error);
-    }
-    Ok(file)
-}
-
 /// Reads a segment, and cuts an incomplete record at its end, which a killed process left behind. Notes the newest messages of its streams.
 /// Returns the number of messages from `from` on.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, or is no segment.
 fn recover(folder: &Path, number: u64, from: u64, (streams, knows_begin): (&mut Streams, bool)) -> io::Result<(Segment, u64)> {
-    let path = path_of(folder, number);
-    let file = OpenOptions::new().read(true).write(true).open(&path)?;
-    let mut bytes = std::fs::read(&path)?;
-    let format = if bytes.starts_with(OLD_MAGIC) { Format::Old } else { Format::Marked };
-    if format == Format::Marked && !bytes.starts_with(MAGIC) {
-        let is_segment = bytes.len() <= MAGIC.len() || Record::is_any(&bytes);
-        if !is_segment {
-            let path = path.display();
-            return Err(io::Error::new(ErrorKind::InvalidData, format!("{path}: expected a segment of a spool, got another file")));
-        }
-        // The process was killed while it created the file, or the first bytes are damaged.
-        file.write_all_at(MAGIC, 0)?;
-        bytes.resize(bytes.len().max(MAGIC.len()), 0);
-    }
+    let (format, bytes) = segment::read(folder, number)?;
     let mut segment = Segment { format, ..Segment::new(number, None) };
     let (mut n_unread, mut n_gaps) = (0, 0);
     while segment.n_bytes < bytes.len() as u64 {
@@ -833,7 +782,7 @@ fn recover(folder: &Path, number: u64, from: u64, (streams, knows_begin): (&mut 
             Found::Damaged(end) => segment.n_bytes = end as u64,
             Found::Record(record, end) => {
                 segment.n_bytes = end as u64;
-                let Record { message, time, is_gap, number } = *record;
+                let Record { message, time, is_gap, first, number } = *record;
                 let stream = streams.entry(message.stream).or_default();
                 let mut n_missing = 0;
                 if let Some(number) = number {
@@ -841,8 +790,8 @@ fn recover(folder: &Path, number: u64, from: u64, (streams, knows_begin): (&mut 
                         // A gap record has replaced this record, or it was acknowledged.
                         continue;
                     }
-                    if !is_gap && (knows_begin || stream.stored.is_some()) {
-                        n_missing = number - stream.next;
+                    if knows_begin || stream.stored.is_some() {
+                        n_missing = first.map_or(0, |first| first.saturating_sub(stream.next));
                     }
                     (stream.next, stream.stored) = (number + 1, Some(Last { number, epoch: message.epoch, frame: message.frame }));
                 }
@@ -856,9 +805,11 @@ fn recover(folder: &Path, number: u64, from: u64, (streams, knows_begin): (&mut 
     }
     segment.has_only_gaps = segment.n_messages == 0 && n_gaps > 0;
     if segment.n_bytes < bytes.len() as u64 {
-        let n_removed = bytes.len() as u64 - segment.n_bytes;
+        let (n_removed, path) = (bytes.len() as u64 - segment.n_bytes, path_of(folder, number));
         tracing::warn!("spool file {}: {n_removed} bytes after the last complete record are removed", path.display());
-        file.set_len(segment.n_bytes)?;
+        if let Err(error) = segment::open(folder, number).and_then(|file| file.set_len(segment.n_bytes)) {
+            tracing::warn!("cannot cut {}: {error}", path.display());
+        }
     }
     Ok((segment, n_unread))
 }

@@ -21,6 +21,7 @@ mod cursor;
 mod disk_tests;
 mod log;
 mod record;
+mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -274,9 +275,9 @@ impl Drop for Spool {
         self.shared.deadline.set(Instant::now());
         let mut state = self.shared.lock();
         state.is_closing = true;
-        state.log.close();
+        state.log.refresh();
         let n_in_memory = state.log.n_in_memory();
-        let file = state.log.writer();
+        let files = state.log.files();
         drop(state);
         self.shared.work.notify_all();
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -290,7 +291,7 @@ impl Drop for Spool {
                 let _ended = sender.join();
             }
         }
-        let _synced = file.map(|file| file.sync_data());
+        files.for_each(|file| drop(file.sync_data()));
         if n_in_memory > 0 {
             tracing::error!("{n_in_memory} messages are lost: the spool could not be written");
         }
@@ -356,17 +357,19 @@ impl Destination for SpoolWriter {
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        let file = {
+        let files = {
             let mut state = self.spool.shared.lock();
             if state.synced_at.elapsed() < SYNC_INTERVAL {
+                // The next process then knows the number of the newest message, even if this message is damaged.
+                state.log.write_cursor();
                 return Ok(());
             }
             state.synced_at = Instant::now();
             state.log.refresh();
-            state.log.writer()
+            state.log.files()
         };
         // Synchronize without the lock, so that a slow disk does not delay the sender.
-        if let Some(Err(error)) = file.map(|file| file.sync_data()) {
+        for error in files.filter_map(|file| file.sync_data().err()) {
             tracing::warn!("the spool cannot be synchronized with the disk: {error}");
         }
         Ok(())
@@ -520,16 +523,22 @@ impl Sender {
         let first = std::mem::replace(&mut self.acknowledged, acknowledged);
         let done: Vec<Next> = self.sent.drain(..self.sent.len().min(n_new as usize)).collect();
         let of_position = |position: u64| done.get(position.checked_sub(first)? as usize).filter(|next| !next.is_gap);
-        let mut state = self.shared.lock();
-        state.log.acknowledge(n_new as usize);
-        state.delivered += n_new - refused.len() as u64;
+        // If a gap record is refused, only the log tells it.
         for (position, error) in &refused {
-            // If a gap record is refused, only the log tells it.
+            match of_position(*position) {
+                Some(next) => keep_refused(&mut self.refused, &next.message, error),
+                None => tracing::warn!("the destination refuses a gap record: {error}"),
+            }
+        }
+        let mut state = self.shared.lock();
+        for (position, error) in &refused {
             let Some(next) = of_position(*position) else { continue };
             self.shared.losses.refused.fetch_add(1, Ordering::Relaxed);
-            let gap = Gap::of(&next.message, None, &format!("refused by the destination: {error}"));
-            state.log.send_gap(gap.message());
+            state.log.send_gap(Gap::of(&next.message, None, &format!("refused by the destination: {error}")));
         }
+        // Stores the gap records with the cursor, so that a killed process loses none.
+        state.log.acknowledge(n_new as usize);
+        state.delivered += n_new - refused.len() as u64;
         if state.log.n_waiting() == 0 {
             (state.is_dropping, state.reports_waiting) = (false, false);
         }
@@ -538,11 +547,7 @@ impl Sender {
         if n_new > refused.len() as u64 {
             self.end_outage();
         }
-        for (position, error) in refused {
-            match of_position(position) {
-                Some(next) => keep_refused(&mut self.refused, &next.message, &error),
-                None => tracing::warn!("the destination refuses a gap record: {error}"),
-            }
+        for (_, error) in refused {
             self.shared.report(Event::Lost { failure: &Failure::retryable(error), n_messages: 1 });
         }
     }

@@ -5,7 +5,8 @@
 //! The checksum of the head also covers the lengths and the checksum of the payload.
 //!
 //! A damaged byte costs at most its record: the reader continues at the next mark whose head is valid. Bytes of the mark do not occur in
-//! JSON. `number` counts the messages of a stream, so a reader notices each missing message.
+//! JSON. `number` counts the messages of a stream, so a reader notices each missing message. In a gap record, `number` is that of the last
+//! missing message, and `part` is the number of missing messages; earlier versions wrote 0.
 //!
 //! Earlier versions wrote `length (4) | CRC-32 (4) | kind (1) | time (8) | epoch (8) | frame (8) | stream length (2) | stream | part (4) |
 //! payload`, without mark and number. Length and checksum cover the bytes after the checksum. Only messages with a part above 0 have the
@@ -49,7 +50,9 @@ pub(super) struct Record {
     /// When the message was stored, in milliseconds since 1970.
     pub(super) time: u64,
     pub(super) is_gap: bool,
-    /// Number of the message in its stream; for a gap record, the number of its last message. `None` in records of earlier versions.
+    /// Number of the message in its stream; for a gap record, the numbers of its first and its last message. `None` in records of earlier
+    /// versions.
+    pub(super) first: Option<u64>,
     pub(super) number: Option<u64>,
 }
 
@@ -77,7 +80,9 @@ pub(super) struct Gap {
     /// Number of dropped messages.
     pub(super) dropped: u64,
     pub(super) reason: String,
-    /// Number of the last dropped message in its stream.
+    /// Numbers of the first and the last dropped message in their stream.
+    #[serde(skip)]
+    pub(super) first: Option<u64>,
     #[serde(skip)]
     pub(super) number: Option<u64>,
 }
@@ -87,17 +92,22 @@ impl Gap {
         let Message { stream, epoch, frame, .. } = message;
         let (event, message_id) = ("gap".to_owned(), String::new());
         let (stream, reason) = (stream.as_deref().map(str::to_owned), reason.to_owned());
-        Self { event, message_id, stream, epoch: *epoch, from: *frame, to: *frame, dropped: 1, reason, number }
+        Self { event, message_id, stream, epoch: *epoch, from: *frame, to: *frame, dropped: 1, reason, first: number, number }
     }
 
-    /// Merges `other` into this gap if both belong to the same stream and epoch. Returns whether they do.
+    /// Merges a later gap into this gap if both belong to the same stream and epoch. Returns whether they do. Messages between the two
+    /// gaps are missing, too: their records are damaged.
     fn include(&mut self, other: &Self) -> bool {
         let is_same = self.stream == other.stream && self.epoch == other.epoch;
-        if is_same {
+        // A process that was killed while it replaced a segment leaves records behind the gap that replaces them.
+        let is_known = other.number.is_some() && other.number <= self.number;
+        if is_same && !is_known {
+            let n_between = self.number.zip(other.first).map_or(0, |(last, first)| first.saturating_sub(last + 1));
             self.from = self.from.min(other.from);
             self.to = self.to.max(other.to);
-            self.dropped += other.dropped;
+            self.dropped += other.dropped + n_between;
             self.reason.clone_from(&other.reason);
+            self.first = self.first.min(other.first);
             self.number = self.number.max(other.number);
         }
         is_same
@@ -115,7 +125,7 @@ impl Gap {
     /// Reads the gap of a gap record.
     fn parse(record: &Record) -> Option<Self> {
         let gap: Self = serde_json::from_slice(&record.message.payload).ok()?;
-        Some(Self { number: record.number, ..gap })
+        Some(Self { first: record.first, number: record.number, ..gap })
     }
 }
 
@@ -130,17 +140,20 @@ impl Gaps {
         }
     }
 
-    /// Adds a record: a message that is dropped, or an earlier gap.
-    pub(super) fn add_record(&mut self, record: &Record, reason: &str) {
+    /// Adds a record: a message that is dropped, or an earlier gap. Returns the number of messages that are in no earlier gap.
+    pub(super) fn add_record(&mut self, record: &Record, reason: &str) -> u64 {
+        let n_all = |gaps: &[Gap]| gaps.iter().map(|gap| gap.dropped).sum::<u64>();
         let earlier = if record.is_gap { Gap::parse(record) } else { None };
+        let n_before = n_all(&self.0) + earlier.as_ref().map_or(0, |gap| gap.dropped);
         self.add(earlier.unwrap_or_else(|| Gap::of(&record.message, record.number, reason)));
+        n_all(&self.0).saturating_sub(n_before)
     }
 
     /// Appends the records that report the gaps to `bytes`.
     pub(super) fn write(&self, time: u64, bytes: &mut Vec<u8>) {
         for gap in &self.0 {
-            let number = gap.number;
-            Record { message: gap.clone().message(), time, is_gap: true, number }.write(bytes);
+            let Gap { first, number, .. } = *gap;
+            Record { message: gap.clone().message(), time, is_gap: true, first, number }.write(bytes);
         }
     }
 }
@@ -149,6 +162,8 @@ impl Record {
     /// Appends the record to `bytes`.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
         let Message { payload, stream, epoch, frame, part } = &self.message;
+        let n_missing = self.first.zip(self.number).and_then(|(first, last)| u32::try_from((last + 1).checked_sub(first)?).ok());
+        let part = if self.is_gap { n_missing.unwrap_or_default() } else { *part };
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let kind = flag(self.is_gap, IS_GAP) | flag(stream.is_none(), IS_UNNAMED) | flag(self.number.is_none(), HAS_NO_NUMBER);
         let stream = stream.as_deref().unwrap_or_default();
@@ -170,6 +185,12 @@ impl Record {
         let checksum = head_checksum(&bytes[begin..]);
         bytes[begin + PREFIX_BYTES - 4..begin + PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
         bytes.extend_from_slice(payload);
+    }
+
+    /// The frame of the message, or the first frame of the gap.
+    pub(super) fn first_frame(&self) -> u64 {
+        let gap = if self.is_gap { Gap::parse(self) } else { None };
+        gap.map_or(self.message.frame, |gap| gap.from)
     }
 
     /// Whether the content of a file has a record.
@@ -233,7 +254,7 @@ impl Record {
         };
         let stream = (kind & IS_UNNAMED == 0).then(|| stream.into());
         let message = Message { payload: payload.to_vec(), stream, epoch, frame, part };
-        Some(Self { message, time, is_gap: kind & IS_GAP != 0, number: None })
+        Some(Self { message, time, is_gap: kind & IS_GAP != 0, first: None, number: None })
     }
 }
 
@@ -266,9 +287,15 @@ impl Head {
         let stream = std::str::from_utf8(&head[HEAD_BYTES..]).ok()?;
         let stream = (kind & IS_UNNAMED == 0).then(|| stream.into());
         let (time, epoch, frame) = (number(head, 1)?, number(head, 9)?, number(head, 17)?);
-        let message = Message { payload: Vec::new(), stream, epoch, frame, part };
+        let is_gap = kind & IS_GAP != 0;
         let number = number(head, 29).filter(|_| kind & HAS_NO_NUMBER == 0);
-        let record = Record { message, time, is_gap: kind & IS_GAP != 0, number };
+        let (first, part) = match (is_gap, part) {
+            (false, _) => (number, part),
+            (true, 0) => (None, 0),
+            (true, n_missing) => (number.and_then(|last| (last + 1).checked_sub(n_missing.into())), 0),
+        };
+        let message = Message { payload: Vec::new(), stream, epoch, frame, part };
+        let record = Record { message, time, is_gap, first, number };
         Some(Self { n_bytes, n_payload, checksum: u32::from_le_bytes([g, h, i, j]), record })
     }
 

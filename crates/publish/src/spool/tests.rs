@@ -29,6 +29,17 @@ impl Folder {
         segments.sort();
         segments
     }
+
+    /// A copy of the folder: what the next process finds after this one was killed.
+    pub(super) fn of_killed_process(&self) -> Self {
+        let copy = Self(self.0.with_extension("killed"));
+        let _removed = std::fs::remove_dir_all(&copy.0);
+        std::fs::create_dir_all(&copy.0).unwrap();
+        for entry in std::fs::read_dir(&self.0).unwrap().map(Result::unwrap) {
+            std::fs::copy(entry.path(), copy.0.join(entry.file_name())).unwrap();
+        }
+        copy
+    }
 }
 
 impl Drop for Folder {
@@ -133,17 +144,6 @@ fn second_process_gets_an_error() {
     let _log = folder.log(1 << 20);
     let error = Log::open(&folder.0, Limits::default(), Arc::default()).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::WouldBlock, "another process uses this spool folder".to_owned()));
-}
-
-#[test]
-fn foreign_file_is_an_error_and_stays() {
-    let folder = Folder::new("foreign");
-    drop(folder.log(1 << 20));
-    let path = folder.segments().pop().unwrap();
-    std::fs::write(&path, "a text of the user").unwrap();
-    let error = Log::open(&folder.0, Limits::default(), Arc::default()).unwrap_err().to_string();
-    assert!(error.contains("expected a segment of a spool"), "{error}");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a text of the user");
 }
 
 #[test]
@@ -256,6 +256,8 @@ enum Mode {
     /// Accepts messages without acknowledging them, and fails in the flush.
     Lose,
     Refuse,
+    /// Like `Refuse`, and then `Down`.
+    RefuseOnce,
 }
 
 /// A destination that a test switches on and off.
@@ -294,10 +296,13 @@ impl Destination for Switched {
                 messages.into_iter().for_each(|message| drop(self.delivered.send(message)));
                 Ok(())
             }
-            Mode::Refuse => {
+            Mode::Refuse | Mode::RefuseOnce => {
                 for message in messages {
                     if message.frame == 1 && message.payload.starts_with(b"frame") {
                         self.refused.push((self.n_acknowledged, io::Error::other("not this one")));
+                        if mode == Mode::RefuseOnce {
+                            *self.mode.lock().unwrap() = Mode::Down;
+                        }
                     } else {
                         drop(self.delivered.send(message));
                     }
@@ -405,6 +410,51 @@ fn refused_message_becomes_a_gap_and_is_kept_with_its_reason() {
     assert_eq!((&kept["message_id"], &kept["reason"], &kept["result"]), (&"door/7/1".into(), &"not this one".into(), &"frame 1".into()));
     assert!(rig.spool.drain(LIMIT, || false));
     assert_eq!([rig.spool.n_refused_to_report(), rig.spool.n_refused_to_report()], [1, 0]);
+}
+
+#[test]
+fn gap_of_a_refused_message_survives_a_killed_process() {
+    let mut rig = Rig::new(Folder::new("refuse-killed"), Mode::RefuseOnce);
+    (0..2).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    rig.expect(0..1);
+    // The destination is down now, and the gap record cannot be sent.
+    assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "lost 1");
+    assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "down");
+    let killed = rig.folder.of_killed_process();
+    drop(rig);
+    for _ in 0..2 {
+        // Until the gap record is acknowledged, each process sends it again.
+        let mut log = killed.log(1 << 20);
+        assert_eq!((read(&mut log), log.n_waiting()), (vec![Err((1, 1, 1))], 0));
+    }
+    let rig = Rig::new(killed, Mode::Accept);
+    let gap = rig.delivered.recv_timeout(LIMIT).unwrap();
+    assert!(String::from_utf8(gap.payload).unwrap().contains("refused by the destination: not this one"));
+    assert!(rig.spool.drain(LIMIT, || false));
+    let Rig { folder, spool, writer, .. } = rig;
+    drop((spool, writer));
+    assert!(read(&mut folder.log(1 << 20)).is_empty());
+}
+
+#[test]
+fn refused_message_that_cannot_be_kept_has_a_gap() {
+    let folder = Folder::new("refuse-folder");
+    std::fs::create_dir_all(folder.0.join("refused.jsonl")).unwrap();
+    let mut rig = Rig::new(folder, Mode::Refuse);
+    (1..3).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    let mut delivered: Vec<Message> = (0..2).map(|_| rig.delivered.recv_timeout(LIMIT).unwrap()).collect();
+    delivered.retain(|message| message.payload.starts_with(b"{"));
+    assert_eq!((delivered.len(), rig.events.recv_timeout(LIMIT).unwrap()), (1, "lost 1".to_owned()));
+}
+
+#[test]
+fn killed_process_leaves_the_number_of_its_last_message() {
+    let mut rig = Rig::new(Folder::new("last number"), Mode::Down);
+    (0..5).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    rig.writer.flush().unwrap();
+    let killed = rig.folder.of_killed_process();
+    killed.segments().iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    assert_eq!(read(&mut killed.log(1 << 20)), [Err((0, 4, 5))]);
 }
 
 #[test]
