@@ -165,6 +165,15 @@ fn server_that_does_not_answer_is_unreachable_not_down() {
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     };
     signal("STOP");
+    // The threads of the process stop one after the other.
+    let id = server.process.as_ref().unwrap().id();
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    };
+    while !std::fs::read_dir(format!("/proc/{id}/task")).unwrap().all(is_stopped) {
+        std::thread::yield_now();
+    }
     let error = call(&mut client, Request::Read { key: "streams.door".to_owned() });
     signal("CONT");
     assert!(matches!(error, Err(Error::Unreachable(_))), "{error:?}");
