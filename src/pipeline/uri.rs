@@ -512,7 +512,7 @@ mod tests {
             "http:///x",
             "rtmp://",
             "rtmp://u:p@/live",
-            "http://host\\@evil/x",
+            "http://host\\evil/x",
         ] {
             let error = Uri::parse(typed).unwrap().check().unwrap_err().to_string();
             assert!(error.contains("expected an address such as") && !error.contains("u:p"), "{error}");

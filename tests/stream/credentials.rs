@@ -471,10 +471,14 @@ fn server_sends_a_login_to_listed_hosts_only() {
     let (of_camera, of_other) = (format!("rtsp://{home}/live"), format!("rtsp://127.0.0.1:{}/live", other.port));
     // Programs do not agree on the host of this address.
     let disguised = format!("rtsp://{home}#@127.0.0.1:{}/live", other.port);
-    for (name, input) in [("camera", &of_camera), ("other", &of_other), ("disguised", &disguised)] {
+    let beside_port = format!("rtsp://camera@127.0.0.1:{}x/@{home}/", other.port);
+    for (name, input) in [("camera", &of_camera), ("other", &of_other), ("disguised", &disguised), ("beside", &beside_port)] {
         let spec = serde_json::json!({"name": name, "pipeline": "colors", "input": input});
-        assert_eq!(server.send("POST", "/api/streams", Some(spec)).0, 201);
-        server.wait_until(name, |view| !view["error"].is_null());
+        let is_clear = ["camera", "other"].contains(&name);
+        assert_eq!(server.send("POST", "/api/streams", Some(spec)).0, if is_clear { 201 } else { 400 });
+        if is_clear {
+            server.wait_until(name, |view| !view["error"].is_null());
+        }
         let _refused = server.send("POST", "/api/probe", Some(serde_json::json!({"input": input})));
     }
     assert!(camera.requests().contains(&login()), "{}", camera.requests());

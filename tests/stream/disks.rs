@@ -140,9 +140,9 @@ fn outages_of_a_broker_are_events() {
     crate::rtsp::signal(&process, "INT");
     process.wait().unwrap();
     let events = check_events(&events);
-    let (told, reason) = (std::fs::read_to_string(folder.file("stderr")).unwrap(), events[2]["reason"].as_str().unwrap());
+    let told = std::fs::read_to_string(folder.file("stderr")).unwrap();
     let n_told = |text: &str| told.lines().filter(|line| line.contains(text)).count();
-    assert_eq!((n_told(reason), n_told("accepts results again")), (2, 2), "each outage is told: {told}");
+    assert_eq!((n_told("warning: cannot reach"), n_told("accepts results again")), (2, 2), "each outage is told: {told}");
     assert!(events.iter().all(|event| event["stream"] == "door" && !event.to_string().contains("hunter22")), "{events:?}");
     assert!(events.iter().all(|event| event["destination"] == format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port)), "{events:?}");
 }
