@@ -207,7 +207,7 @@ fn names_of_files_in_the_working_folder_are_no_files_for_clients() {
     std::fs::create_dir(folder.file("models")).unwrap();
     // `Served` starts the server in this folder.
     let canary = Canary::new(&folder);
-    let text = "version = 1\nname = \"own\"\n\
+    let text = "version = 1\nname = \"own\"\ndescription = \"Finds.\"\n\
         [parameters.description]\ntype = \"string\"\ndefault = \"\"\n[parameters.proc]\ntype = \"string\"\ndefault = \"\"\n\
         [parameters.labels]\ntype = \"string\"\ndefault = \"\"\n[parameters.gallery]\ntype = \"string\"\ndefault = \"\"\n\
         [parameters.font]\ntype = \"string\"\ndefault = \"\"\n[pipeline]\ngraph = \"{source} ! roidetect model=MODEL \
@@ -218,7 +218,7 @@ fn names_of_files_in_the_working_folder_are_no_files_for_clients() {
         for value in ["canary", "no-such-file"] {
             let stream = json!({"name": "s", "pipeline": "own", "input": "test:1", "parameters": {name: value}});
             let (status, answer) = server.json("POST", "/api/streams", Some(stream));
-            assert_eq!(status, 422, "{name}: {answer}");
+            assert_eq!(status, 400, "{name}: {answer}");
             assert!(!canary.was_used(), "{name}: {answer}");
             let message = answer["error"]["message"].as_str().unwrap_or_default();
             assert!(message.contains(&format!("parameter `{name}`: expected a file in the model folder")), "{answer}");
@@ -241,7 +241,7 @@ fn links_in_a_folder_of_images_lead_clients_nowhere() {
     assert_eq!(server.json("POST", "/api/streams", Some(stream("before"))).0, 201);
     std::os::unix::fs::symlink(&canary.path, folder.file("images/b.png")).unwrap();
     let (status, answer) = server.json("POST", "/api/streams", Some(stream("after")));
-    assert!(status == 422 && answer["error"]["message"].as_str().unwrap().contains("the link `b.png`"), "{answer}");
+    assert!(status == 400 && answer["error"]["message"].as_str().unwrap().contains("the link `b.png`"), "{answer}");
     assert!(!canary.was_used());
     let (code, said) = server.end();
     assert_eq!(code, Some(0), "{said}");
