@@ -64,7 +64,15 @@ pub fn check_gaps(messages: &[(String, Value)]) -> BTreeMap<String, Vec<String>>
         let begin = of_owner.iter().map(|line| time(line)).min().unwrap();
         let earlier = lines.iter().filter(|((other, number), _)| other == stream && number < assignment);
         let end = earlier.flat_map(|(_, lines)| lines).map(|line| time(line)).max().unwrap_or_default();
-        assert!(end <= begin, "{stream}: an earlier owner made a result at {end}, and the later one began at {begin}");
+        let summary = || {
+            let of_stream = lines.iter().filter(|((other, _), _)| other == stream);
+            let times = of_stream.map(|((_, number), lines)| {
+                let gap = lines.iter().find(|line| line["event"] == "gap").map_or(&Value::Null, |gap| &gap["reason"]);
+                format!("{number}: {} lines from {} to {}, gap {gap}", lines.len(), time(lines[0]), time(lines[lines.len() - 1]))
+            });
+            times.collect::<Vec<_>>().join("\n")
+        };
+        assert!(end <= begin, "{stream}: an earlier owner made a result at {end}, and the later one began at {begin}:\n{}", summary());
         // The position of the gap among all lines, in the order in which the server has stored them.
         let first = messages.iter().position(|(_, line)| line["message_id"] == of_owner[0]["message_id"]).unwrap();
         let before = messages[..first].iter().rev().find(|(id, _)| id.rsplitn(3, '/').nth(2) == Some(stream));
