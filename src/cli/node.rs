@@ -213,7 +213,7 @@ pub(super) fn node(args: Args, telemetry: Option<&Telemetry>, terminal: &Termina
     };
     let nodes = Nodes::join(Box::new(of_streams), Box::new(of_clients), registry.clone(), settings).map_err(usage)?;
     let nodes = Arc::new(nodes);
-    elements::publish::permit_results(nodes.permit());
+    elements::publish::permit_results(nodes.permit(), nodes.generation());
     let server = bound.serve(nodes.clone(), tokens, tls, authorities, env!("CARGO_PKG_VERSION")).map_err(usage)?;
     terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
     terminal.print(format!("this is the node {name} of the group {} on {}", args.group, servers.shown()));

@@ -107,6 +107,8 @@ struct State {
     n_unknown: u64,
     /// Number of the assignment of the stream to a machine; 0 = none.
     assignment: u64,
+    /// What [`permit::generation`] was at the start.
+    generation: u64,
     /// Epoch of the run, as part of message IDs: see [`next_epoch`].
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
@@ -368,6 +370,7 @@ impl BaseTransformImpl for RoiPublish {
             format,
             n_unknown: 0,
             assignment,
+            generation: permit::generation(),
             epoch,
             last_frame: None,
             n_records: 0,
@@ -560,10 +563,10 @@ impl RoiPublish {
 
     /// Waits until the destination has acknowledged the messages of the stream.
     fn finish(&self) {
-        let of_run = |state: &State| (state.route.clone(), state.name.clone(), state.assignment);
-        let Some((route, name, assignment)) = self.state.lock().unwrap().as_ref().map(of_run) else { return };
+        let of_run = |state: &State| (state.route.clone(), state.name.clone(), (state.assignment, state.generation));
+        let Some((route, name, (assignment, generation))) = self.state.lock().unwrap().as_ref().map(of_run) else { return };
         // A machine that has lost its right to run the stream must stop at once, because another machine starts it.
-        let n_waiting = route.finish(|| self.is_over() || !permit::may_publish(assignment));
+        let n_waiting = route.finish(|| self.is_over() || !permit::may_publish(assignment, generation));
         if let Some(folder) = name.spool.filter(|_| n_waiting > 0) {
             gst::element_imp_warning!(
                 self,
@@ -685,7 +688,7 @@ struct About<'a> {
 impl State {
     /// Whether a message that was just made may be published.
     fn may_publish(&self) -> bool {
-        permit::may_publish(self.assignment)
+        permit::may_publish(self.assignment, self.generation)
     }
 
     /// Returns the message for this buffer; `None` if it has no results and `add-empty-results` is false.

@@ -244,7 +244,12 @@ impl Driver {
                     },
                     Output::Stop { stream } => self.streams.want(&stream, None),
                     Output::Fence(deadline) => self.fence.set(deadline),
-                    Output::Note(note) => self.tell(&note),
+                    Output::Note(note) => {
+                        if matches!(note, Note::Lapsed { keep_running: false, .. }) {
+                            self.fence.revoke();
+                        }
+                        self.tell(&note);
+                    }
                 }
             }
         }

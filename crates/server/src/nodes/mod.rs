@@ -261,10 +261,17 @@ impl Nodes {
         &self.name
     }
 
-    /// Whether results may be published at this time. Called for each result, so it is fast.
-    pub fn permit(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+    /// Whether results of a stream may be published at this time. Called for each result with what [`Nodes::generation`] was when the stream has
+    /// started, so it is fast.
+    pub fn permit(&self) -> impl Fn(u64) -> bool + Send + Sync + 'static {
         let fence = self.fence.clone();
-        move || fence.permits(member::now())
+        move |generation| fence.permits(member::now(), generation)
+    }
+
+    /// Changes when this node loses its right to run the streams that it has.
+    pub fn generation(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let fence = self.fence.clone();
+        move || fence.generation()
     }
 
     /// Stops the streams of this node, and tells the other nodes to start them. Returns at the latest at the deadline.
