@@ -4,7 +4,8 @@
 //! cannot contain user and password. A password may contain special characters without percent-encoding, such as `pa/ss`.
 //!
 //! A login belongs to one host and port. The source elements would send it to each server to which the first one redirects them. So an
-//! `rtspsrc` loses its login when it leaves this place, and redirects of a `souphttpsrc` with a login are followed by a new pipeline.
+//! `rtspsrc` loses its login when it leaves this place, redirects of a `souphttpsrc` with a login are followed by a new pipeline, and its login
+//! is set anew for each segment of a playlist.
 
 use std::fmt;
 use std::path::Path;
@@ -245,15 +246,25 @@ impl Uri {
             redirects::limit(element);
         }
         let has_login = self.login.user.is_some() && takes_login(&self.scheme) && has("user-id") && has("user-pw") && has("location");
-        if has_login && element.property::<Option<String>>("location").is_some_and(|location| self.may_log_in(&location)) {
-            if is_rtsp {
+        if has_login && is_rtsp {
+            if self.may_log_in(&element.property::<Option<String>>("location").unwrap_or_default()) {
                 self.log_in_at_home(element);
                 return;
             }
-            self.set_login(element, true);
-            if element.find_property("automatic-redirect").is_some() {
-                element.set_property("automatic-redirect", false);
-            }
+        } else if has_login {
+            self.log_in_for_request(element);
+            // The elements that fetch the segments of a playlist use a source again for another address. This event is the first of a request.
+            let uri = self.clone();
+            element.static_pad("src").and_then(|pad| {
+                pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |pad, info| {
+                    if let (Some(event), Some(element)) = (info.event(), pad.parent_element())
+                        && event.type_() == gst::EventType::StreamStart
+                    {
+                        uri.log_in_for_request(&element);
+                    }
+                    gst::PadProbeReturn::Ok
+                })
+            });
         }
         if let Some(passphrase) = self.passphrase.as_ref().filter(|_| has("passphrase")) {
             element.set_property("passphrase", passphrase);
@@ -262,6 +273,15 @@ impl Uri {
 }
 
 impl Uri {
+    /// Sets the login of a source of HTTP if the server of its present address may get it, and removes it otherwise.
+    fn log_in_for_request(&self, source: &gst::Element) {
+        let may_log_in = self.may_log_in(&source.property::<Option<String>>("location").unwrap_or_default());
+        self.set_login(source, may_log_in);
+        if source.find_property("automatic-redirect").is_some() {
+            source.set_property("automatic-redirect", !may_log_in);
+        }
+    }
+
     /// Sets or removes the login of a source element.
     fn set_login(&self, element: &gst::Element, is_set: bool) {
         for (property, value) in [("user-id", &self.login.user), ("user-pw", &self.login.password)] {

@@ -185,7 +185,7 @@ fn only_the_camera_receives_credentials() {
 }
 
 /// The header of a request that has the login of the tests.
-fn login() -> String {
+pub fn login() -> String {
     format!("Authorization: Basic {}", base64("camera:hunter22"))
 }
 
@@ -199,7 +199,7 @@ pub fn rtsp_server(describe: impl Fn(&str) -> String + Send + Sync + 'static) ->
     })
 }
 
-const CHALLENGE: &str = "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"";
+pub const CHALLENGE: &str = "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"";
 
 /// Returns an RTSP server that refuses all logins.
 fn closed_camera() -> Server {
