@@ -458,7 +458,7 @@ impl Planner {
         Some((purpose, Request::Create { key, value, ttl }))
     }
 
-    /// Deletes what is left of removed streams. The assignment stays while a node that does not see the removal may run the stream: if the stream
+    /// Deletes the items of removed streams. The assignment stays while a node that does not see the removal may run the stream: if the stream
     /// is added again, no other node takes it until then.
     fn clean(&mut self, now: Duration, view: &View) -> Vec<(Purpose, Request)> {
         let items = view.items();

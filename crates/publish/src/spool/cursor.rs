@@ -46,7 +46,7 @@ impl Cursor {
         Ok(Self(Arc::new(file)))
     }
 
-    /// Returns the position and the rows; `None` for what is missing or damaged.
+    /// Returns the position and the rows; `None` for a part that is missing or damaged.
     pub(super) fn read(&self) -> (Option<Position>, Option<Vec<Row>>) {
         let position = self.read_position();
         let rows = position.and_then(|_| self.read_rows());

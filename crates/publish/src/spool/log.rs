@@ -463,7 +463,7 @@ impl Log {
         self.read = self.cursor;
     }
 
-    /// Reads what is at an offset of a segment.
+    /// Reads the content of a segment at an offset.
     fn find(&mut self, idx: usize, offset: u64) -> io::Result<Found> {
         let Segment { number, format, n_bytes, memory, .. } = &self.segments[idx];
         if let Some(bytes) = memory {

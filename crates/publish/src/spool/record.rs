@@ -56,7 +56,7 @@ pub(super) struct Record {
     pub(super) number: Option<u64>,
 }
 
-/// What is at a position of a segment.
+/// The content of a segment at a position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A record, and the offset after it.

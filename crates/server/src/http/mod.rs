@@ -279,7 +279,7 @@ enum Standing {
 async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App, stranger: Stranger) {
     // Small messages, such as events, are sent at once.
     let _set = stream.set_nodelay(true);
-    // Nobody notifies it once the connection has another standing.
+    // It is notified only while the connection is that of a stranger.
     let makes_room = stranger.end.clone();
     let standing = Arc::new(Mutex::new(Standing::Stranger(stranger)));
     let served = async {

@@ -11,7 +11,7 @@ use super::{MAX_HEAD_TIME, Server};
 use crate::config::{Config, Limits};
 use crate::nodes::Nodes;
 use crate::nodes::alone::tests::{alone_with, alone_with_config};
-use crate::registry::tests::Fake;
+use crate::registry::tests::{Fake, wait_until};
 use crate::token::{Role, Tokens};
 
 struct Rig {
@@ -309,7 +309,7 @@ fn client_that_sends_too_many_requests_is_told_to_wait() {
     let (_, head, body) = refused.expect("the client is still too fast");
     let body: Value = serde_json::from_slice(&body).unwrap();
     assert!(head.contains("retry-after: 1\r\n") && body["error"]["code"] == "too_many_requests", "{head}{body}");
-    crate::registry::tests::wait_until(|| rig.send("GET", "/api/server", &[], b"").0 == 200);
+    wait_until(|| rig.send("GET", "/api/server", &[], b"").0 == 200);
 }
 
 #[test]
@@ -368,10 +368,8 @@ fn half_open_requests_keep_no_other_client_out() {
     };
     half_open.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
     let since = Instant::now();
-    while n_open() > Limits::default().unauthenticated_per_address {
-        assert!(since.elapsed() < MAX_HEAD_TIME / 2, "{} are open", n_open());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(|| n_open() <= Limits::default().unauthenticated_per_address);
+    assert!(since.elapsed() < MAX_HEAD_TIME, "they did not end for newer ones");
 }
 
 /// Clients that are complete, but name no valid token, and do not read their answers.
@@ -424,7 +422,7 @@ fn one_client_does_not_get_all_places() {
     assert_eq!(rig.send("GET", "/healthz", &[], b"").0, 200, "health probes have places of their own");
     // A client that goes makes room.
     drop((of_first, refused));
-    crate::registry::tests::wait_until(|| live(&tokens[0]).0 == "200");
+    wait_until(|| live(&tokens[0]).0 == "200");
 }
 
 #[test]
@@ -498,7 +496,7 @@ fn two_hundred_clients_receive_results_and_one_more_is_refused_at_the_limit() {
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     // A client that goes makes room.
     drop(clients);
-    crate::registry::tests::wait_until(|| {
+    wait_until(|| {
         rig.json("POST", "/api/streams/door/restart", None);
         rig.nodes.registry().hub().subscribers.load(std::sync::atomic::Ordering::Acquire) == 56
     });
@@ -522,7 +520,7 @@ fn ten_thousand_requests_leave_nothing_behind() {
         }
     }
     drop(stream);
-    crate::registry::tests::wait_until(|| {
+    wait_until(|| {
         let (_, _, body) = rig.send("GET", "/metrics", &[], b"");
         let text = String::from_utf8(body).unwrap();
         text.contains("roiflow_http_connections 1\n")

@@ -1,7 +1,7 @@
 //! The key that the nodes share: it encrypts the items that they share, and the tokens of the nodes are derived from it.
 //!
 //! Items contain passwords of cameras and brokers. The coordinator stores them on other machines, so it only gets them encrypted, with
-//! ChaCha20-Poly1305 and a random nonce for each write. `sealed` says what is authenticated with them. The key itself is a file that the
+//! ChaCha20-Poly1305 and a random nonce for each write. `sealed` lists the data that is authenticated with them. The key itself is a file that the
 //! administrator copies to each machine; it is never sent, logged or shown.
 //!
 //! Random nonces of 12 bytes are safe for about 2^32 writes with one key. 100 nodes reach this number after four years.

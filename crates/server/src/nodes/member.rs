@@ -182,7 +182,7 @@ struct Driver {
     /// When the node leaves, even if streams have not stopped; `None`: it has left, or nobody has asked it to leave.
     leaves_at: Option<Duration>,
     has_left: Arc<AtomicBool>,
-    /// What was told last and is not over.
+    /// The last trouble that was told, until it is over.
     trouble: Option<String>,
 }
 

@@ -1,12 +1,12 @@
 //! The items that nodes share, sealed with the key of the nodes: a coordinator around another one. Every read, write and watch of a node
 //! passes through it, so no code outside this module sees an item that was not sealed with the key.
 //!
-//! # What is sealed
+//! # Sealed data
 //!
 //! The value of an item is encrypted and authenticated, together with the group, the key of the item, and the revision that the write
 //! replaces. This revision is stored next to the value. A write that creates an item states the newest revision of all items that the writer knows.
 //!
-//! # What is refused
+//! # Refused items
 //!
 //! | item | refused because |
 //! |---|---|
