@@ -7,7 +7,8 @@
 //! | the address comes from | is opened by |
 //! |---|---|
 //! | the property `uri` of a `uridecodebin`, which roiflow or a pipeline description has set | GStreamer's own source |
-//! | a playlist that is a local file, see [`allow_files`]: a regular file in its folder | this element |
+//! | a playlist that is a local file, see [`allow_files`]: a regular file in its folder | this element, until anything was fetched by HTTP |
+//! | an `rtspsrc`: a UDP port for its video | GStreamer's own source |
 //! | a `urisourcebin` or the line of a pipeline description: a regular file | this element |
 //! | any other place | nothing: the element does not start |
 //!
@@ -31,8 +32,8 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
-use crate::redaction;
 use crate::stages::files;
+use crate::{intake, redaction};
 
 /// Name of the element.
 const NAME: &str = "roiflow-guarded-source";
@@ -70,6 +71,7 @@ pub fn install() -> Result<(), glib::BoolError> {
         let protocols: BTreeSet<String> = sources.flat_map(|factory| factory.uri_protocols()).map(|name| name.to_lowercase()).collect();
         let guarded = protocols.into_iter().filter(|name| !FREE.contains(&&**name)).map(|name| &*name.leak());
         let _first = PROTOCOLS.set(guarded.collect());
+        intake::watch_cameras();
         gst::Element::register(None, NAME, gst::Rank::from(i32::MAX), GuardedSource::static_type())
     })
     .clone()
@@ -88,7 +90,8 @@ pub fn allow_files(opener: &gst::Element, playlist: &Path, is_anywhere: bool) {
     opener.set_context(&context);
 }
 
-/// Whether the address is one of those with which `rtspsrc` receives video: any free port of this machine, or a multicast group.
+/// Whether the address is one of those with which `rtspsrc` receives video: any free port of this machine, or a multicast group. Playlists
+/// can contain the same addresses.
 fn is_of_rtsp(uri: &str) -> bool {
     let Some(place) = uri.strip_prefix("udp://") else { return false };
     let is_group = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_multicast());
@@ -157,7 +160,7 @@ mod imp {
 
         fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
             // `uridecodebin` calls the sources that it creates `source`. The elements that fetch the parts of a playlist give no name.
-            if self.obj().name() == "source" || is_of_rtsp(uri) {
+            if self.obj().name() == "source" || is_of_rtsp(uri) && intake::is_of_camera() {
                 // Then GStreamer takes the source of the next lower rank.
                 return Err(glib::Error::new(gst::URIError::UnsupportedProtocol, "another source opens this address"));
             }
@@ -233,7 +236,8 @@ mod imp {
             let Some(folder) = self.folder() else {
                 return Err(format!(
                     "refused `{shown}`, which a playlist or another description of the input names: expected an address with http or https. What comes \
-                     from the network cannot name files, devices or ports of this machine"
+                     from the network cannot name files, devices or ports of this machine, and a local playlist can name files only until anything \
+                     was fetched from the network"
                 ));
             };
             let refused = || {
@@ -267,7 +271,8 @@ mod imp {
                 let _posted = element.post_message(gst::message::NeedContext::builder(FOLDER).src(&*element).build());
             }
             let folder = element.context(FOLDER)?.structure().get::<glib::Bytes>("folder").ok()?;
-            Some(PathBuf::from(OsStr::from_bytes(&folder)))
+            // A playlist that was fetched may name the file.
+            (!intake::is_of_network(element.upcast_ref())).then(|| PathBuf::from(OsStr::from_bytes(&folder)))
         }
     }
 }

@@ -5,9 +5,10 @@
 //! thread that connects.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::Once;
 
+use gst::glib::translate::{FromGlib, IntoGlib};
 use gst::glib::{self, ffi, gobject_ffi};
 use gst::prelude::*;
 use gstreamer as gst;
@@ -39,28 +40,47 @@ unsafe extern "C" {
     fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut c_uint) -> c_int;
 }
 
+/// Calls `act` for each emission of a signal of a type, with the object and the arguments. A signal that the type does not have is never
+/// emitted.
+pub(super) fn on_emission(type_: glib::Type, signal: &CStr, act: fn(&[glib::Value])) {
+    // SAFETY: the functions take a type and the name of one of its signals. The class is not released, so the signal stays. `emitted` has the
+    // signature of an emission hook, and gets the function as its data.
+    unsafe {
+        gobject_ffi::g_type_class_ref(type_.into_glib());
+        let signal = gobject_ffi::g_signal_lookup(signal.as_ptr(), type_.into_glib());
+        if signal != 0 {
+            gobject_ffi::g_signal_add_emission_hook(signal, 0, Some(emitted), act as *mut c_void, None);
+        }
+    }
+}
+
+/// Calls the function `data`.
+unsafe extern "C" fn emitted(
+    _hint: *mut gobject_ffi::GSignalInvocationHint,
+    n_values: c_uint,
+    values: *const gobject_ffi::GValue,
+    data: ffi::gpointer,
+) -> ffi::gboolean {
+    // SAFETY: GObject passes `n_values` initialized values, which live until this function returns. `Value` has the layout of `GValue`.
+    let values = unsafe { std::slice::from_raw_parts(values.cast::<glib::Value>(), n_values as usize) };
+    // SAFETY: `on_emission` has passed a function of this type.
+    let act = unsafe { std::mem::transmute::<ffi::gpointer, fn(&[glib::Value])>(data) };
+    act(values);
+    ffi::GTRUE
+}
+
 /// Begins to note the connections that threads make. Further calls have no effect.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
-    // SAFETY: the functions take a type and the name of one of its signals. The class is not released, so the signal stays. `on_event` has
-    // the signature of an emission hook, and needs no data.
-    ONCE.call_once(|| unsafe {
-        let client = g_socket_client_get_type();
-        gobject_ffi::g_type_class_ref(client);
-        let signal = gobject_ffi::g_signal_lookup(c"event".as_ptr(), client);
-        gobject_ffi::g_signal_add_emission_hook(signal, 0, Some(on_event), std::ptr::null_mut(), None);
+    ONCE.call_once(|| {
+        // SAFETY: the function has no condition, and returns a type that GLib registers.
+        let client = unsafe { glib::Type::from_glib(g_socket_client_get_type()) };
+        on_emission(client, c"event", note);
     });
 }
 
 /// Notes the socket of a new connection. The arguments of the signal are the client, the event, the address, and the connection.
-unsafe extern "C" fn on_event(
-    _hint: *mut gobject_ffi::GSignalInvocationHint,
-    n_values: c_uint,
-    values: *const gobject_ffi::GValue,
-    _data: ffi::gpointer,
-) -> ffi::gboolean {
-    // SAFETY: GObject passes `n_values` initialized values, which live until this function returns. `Value` has the layout of `GValue`.
-    let values = unsafe { std::slice::from_raw_parts(values.cast::<glib::Value>(), n_values as usize) };
+fn note(values: &[glib::Value]) {
     let connection = values.get(3).and_then(|value| value.get::<Option<glib::Object>>().ok().flatten());
     // Only a connection without TLS has a socket. TLS is added to it later, with further events.
     let socket = connection
@@ -70,7 +90,6 @@ unsafe extern "C" fn on_event(
         // Without access, the thread is ending.
         let _noted = LAST.try_with(|last| *last.borrow_mut() = Some(socket.downgrade()));
     }
-    ffi::GTRUE
 }
 
 impl Connection {

@@ -7,6 +7,9 @@
 
 #[allow(unsafe_code, reason = "calls functions of GLib and of the C library that have no safe bindings")]
 mod connections;
+mod fetches;
+mod jpeg;
+mod packets;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,14 +20,22 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use self::connections::Connection;
+pub(crate) use self::fetches::{is_of_camera, is_of_network, watch_cameras};
+use self::packets::Packets;
 
 /// Maximum size of the data that a source may send without a frame. A camera with 100 Mbit/s may send a key frame every five seconds.
 /// GStreamer stores such data without a limit, for example a part of MJPEG.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 /// Maximum size of the data that an RTSP server may send in addition to its video, such as the description of its streams.
 const MAX_CONTROL_BYTES: u64 = 8 << 20;
-/// Maximum size of a playlist or manifest, which GStreamer reads as a whole. A playlist of a day with segments of two seconds has 3 MiB.
+/// Maximum size of a playlist, a manifest or a key, which GStreamer reads as a whole. A playlist of a day with segments of two seconds has 3 MiB.
 const MAX_PLAYLIST_BYTES: u64 = 8 << 20;
+/// Maximum number of video streams of a demuxer that are decoded. Each one has threads and frames of its own.
+const MAX_VIDEOS: usize = 4;
+/// Maximum number of other streams of a demuxer that leave it. Each one has a thread.
+const MAX_OTHERS: usize = 16;
+/// Maximum number of the streams of a camera that are received.
+const MAX_STREAMS: u32 = 8;
 /// Maximum number of pixels of a frame, as for images. A decoder allocates several frames before it returns the first one.
 const MAX_PIXELS: u64 = 134_217_728;
 
@@ -47,13 +58,19 @@ pub(crate) struct Intake {
     is_endless: AtomicBool,
     /// Size of frames that are too large, as pixels.
     too_large: AtomicU64,
-    /// Bytes of the playlist or manifest.
+    /// Bytes of the playlist or manifest that the source itself sends.
     n_playlist_bytes: AtomicU64,
+    /// Whether a further playlist, a key or a part of a manifest is too large.
+    has_large_part: AtomicBool,
+    /// Whether an element stores too much data of one stream while frames of other streams arrive.
+    has_endless_frame: AtomicBool,
+    /// Whether anything was fetched by HTTP.
+    is_of_network: AtomicBool,
     /// Whether frames have changed to a pixel format that GStreamer cannot represent.
     is_unknown: AtomicBool,
     /// TCP connections of `rtspsrc`.
     connections: Mutex<Vec<Connection>>,
-    /// Whether connections are ended. `rtspsrc` then makes new ones.
+    /// Whether connections and requests are ended. Elements then begin new ones.
     is_hung_up: AtomicBool,
 }
 
@@ -61,6 +78,7 @@ impl Intake {
     /// Watches a `uridecodebin`. Call this before the element starts, and before other probes on its pads and on those of its elements.
     pub(crate) fn of(decoder: &gst::Bin) -> Arc<Self> {
         let intake = Arc::<Self>::default();
+        fetches::connect(&intake, decoder.upcast_ref());
         let of_elements = intake.clone();
         decoder.connect_deep_element_added(move |_, bin, element| of_elements.watch(bin, element));
         let of_frames = intake.clone();
@@ -85,10 +103,10 @@ impl Intake {
         if self.is_unknown.load(Ordering::Relaxed) {
             return lock(&self.untried).as_deref().map(|codec| cannot_be_decoded(codec, UNKNOWN_FORMAT));
         }
-        if self.n_playlist_bytes.load(Ordering::Relaxed) > MAX_PLAYLIST_BYTES {
-            return Some(format!("it sent a playlist of more than {} MiB; check that it sends video", MAX_PLAYLIST_BYTES >> 20));
+        if self.n_playlist_bytes.load(Ordering::Relaxed) > MAX_PLAYLIST_BYTES || self.has_large_part.load(Ordering::Relaxed) {
+            return Some(format!("it sent a playlist or a key of more than {} MiB; check that it sends video", MAX_PLAYLIST_BYTES >> 20));
         }
-        if self.n_bytes.load(Ordering::Relaxed) > MAX_BYTES {
+        if self.n_bytes.load(Ordering::Relaxed) > MAX_BYTES || self.has_endless_frame.load(Ordering::Relaxed) {
             let what = "MiB without a complete frame, which is the limit; check that it sends video";
             return Some(format!("it sent {} {what}", MAX_BYTES >> 20));
         }
@@ -104,10 +122,11 @@ impl Intake {
         })
     }
 
-    /// Ends the connections of an RTSP server that has sent no video. `rtspsrc` cannot be stopped while it reads an answer. A server that has
+    /// Ends requests for parts of a playlist, and the connections of an RTSP server that has sent no video. `rtspsrc` cannot be stopped while it reads an answer. A server that has
     /// sent video gets a request to end its session instead.
     pub(crate) fn hang_up(&self) {
         if self.n_packet_bytes.load(Ordering::Relaxed) == 0 {
+            // After this, connections that are new are ended too.
             self.is_hung_up.store(true, Ordering::Relaxed);
             lock(&self.connections).iter().for_each(Connection::close);
         }
@@ -142,12 +161,17 @@ impl Intake {
 
     fn watch(self: &Arc<Self>, bin: &gst::Bin, element: &gst::Element) {
         let factory = factory_name(element);
-        let is_decoder = is_video_decoder(element);
+        let (is_decoder, klass) = (is_video_decoder(element), klass(element));
+        if klass.contains("Demuxer") {
+            self.limit_streams(element);
+        }
         match &*factory {
             "rtspsrc" => self.watch_connections(element),
             "multipartdemux" => self.watch_parts(element),
+            "tsdemux" => self.limit_packets(element),
             "rtpjitterbuffer" => self.watch_packets(element),
-            _ if klass(element).contains("Adaptive") => self.limit_playlist(element),
+            _ if klass.contains("Adaptive") => self.limit_playlist(element),
+            _ if klass.contains("Depayloader") || klass.contains("Parser") => self.limit_stored(element),
             _ if is_decoder => {
                 render_safely(element);
                 self.watch_decoder(element);
@@ -169,6 +193,62 @@ impl Intake {
             let is_too_large = intake.n_playlist_bytes.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes > MAX_PLAYLIST_BYTES;
             if is_too_large && (is_end || n_bytes > 0) { consume(info) } else { gst::PadProbeReturn::Ok }
         });
+    }
+
+    /// Leaves out further streams of a demuxer. Call this before `decodebin` connects its signal.
+    fn limit_streams(self: &Arc<Self>, demuxer: &gst::Element) {
+        demuxer.connect_pad_added(|demuxer, pad| {
+            let is_video = |pad: &gst::Pad| {
+                let caps = pad.current_caps();
+                let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
+                kind.is_some_and(|kind| kind.starts_with("video/") || kind.starts_with("image/"))
+            };
+            let is_one = is_video(pad);
+            let n_streams = demuxer.src_pads().iter().filter(|other| is_video(other) == is_one).count();
+            if n_streams > if is_one { MAX_VIDEOS } else { MAX_OTHERS } {
+                demuxer.stop_signal_emission_by_name("pad-added");
+            }
+        });
+    }
+
+    /// Limits the data of incomplete frames that a demuxer of MPEG-TS stores for all streams.
+    fn limit_packets(self: &Arc<Self>, demuxer: &gst::Element) {
+        let Some(sink) = demuxer.static_pad("sink") else { return };
+        let (intake, packets) = (self.clone(), Mutex::new(Packets::default()));
+        sink.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |_, info| {
+            let mut packets = lock(&packets);
+            let mut read = |buffer: &gst::BufferRef| buffer.map_readable().map_or(0, |bytes| packets.read(&bytes));
+            let n_stored = match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => read(buffer),
+                Some(gst::PadProbeData::BufferList(buffers)) => buffers.iter().map(&mut read).last().unwrap_or(0),
+                _ => 0,
+            };
+            intake.check_stored(n_stored, info)
+        });
+    }
+
+    /// Limits the data that an element for one stream stores until it returns data.
+    fn limit_stored(self: &Arc<Self>, element: &gst::Element) {
+        let (Some(sink), Some(src)) = (element.static_pad("sink"), element.static_pad("src")) else { return };
+        let n_stored = Arc::new(AtomicU64::new(0));
+        let (intake, of_sink) = (self.clone(), n_stored.clone());
+        sink.add_probe(DATA, move |_, info| {
+            let n_bytes = n_bytes(info);
+            intake.check_stored(of_sink.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes, info)
+        });
+        src.add_probe(DATA, move |_, _| {
+            n_stored.store(0, Ordering::Relaxed);
+            gst::PadProbeReturn::Ok
+        });
+    }
+
+    /// Discards the data of a probe if its element already stores too much.
+    fn check_stored(&self, n_stored: u64, info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
+        if n_stored <= MAX_BYTES {
+            return gst::PadProbeReturn::Ok;
+        }
+        self.has_endless_frame.store(true, Ordering::Relaxed);
+        consume(info)
     }
 
     /// Counts the data that leaves a pad, and discards data beyond the limit. While downstream is blocked, no data leaves.
@@ -227,17 +307,22 @@ impl Intake {
     /// Counts the compressed frames of a decoder, refuses frames that are too large, and notes whether it returns frames.
     fn watch_decoder(self: &Arc<Self>, decoder: &gst::Element) {
         let (Some(sink), Some(src)) = (decoder.static_pad("sink"), decoder.static_pad("src")) else { return };
-        let intake = self.clone();
+        let (intake, header) = (self.clone(), Mutex::new(None));
         sink.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
             match &info.data {
                 Some(gst::PadProbeData::Buffer(buffer)) => {
                     intake.n_compressed.fetch_add(1, Ordering::Relaxed);
-                    // Caps of JPEG may have no size.
-                    let n_pixels = buffer.map_readable().ok().and_then(|bytes| n_pixels_of_jpeg(&bytes));
-                    intake.check_size(n_pixels.unwrap_or(0));
+                    if let (Some(header), Ok(bytes)) = (&mut *lock(&header), buffer.map_readable()) {
+                        intake.check_size(jpeg::Header::read(header, &bytes).unwrap_or(0));
+                    }
                 }
                 Some(gst::PadProbeData::Event(event)) => match event.view() {
-                    gst::EventView::Caps(caps) => intake.input_changed(caps.caps()),
+                    gst::EventView::Caps(caps) => {
+                        // Caps of JPEG may have no size.
+                        let is_jpeg = caps.caps().structure(0).is_some_and(|structure| structure.name() == "image/jpeg");
+                        *lock(&header) = is_jpeg.then(jpeg::Header::default);
+                        intake.input_changed(caps.caps());
+                    }
                     // EOS makes the decoder return the frames before the refused ones.
                     _ => return gst::PadProbeReturn::Ok,
                 },
@@ -253,6 +338,30 @@ impl Intake {
             }
             gst::PadProbeReturn::Ok
         });
+        // A decoder declares the size of its frames, and asks for a pool, before it allocates the first one.
+        let intake = self.clone();
+        src.add_probe(
+            gst::PadProbeType::EVENT_DOWNSTREAM | gst::PadProbeType::QUERY_DOWNSTREAM | gst::PadProbeType::PUSH,
+            move |_, info| {
+                match &mut info.data {
+                    Some(gst::PadProbeData::Event(event)) => {
+                        if let gst::EventView::Caps(caps) = event.view() {
+                            intake.check_size(n_pixels(caps.caps().structure(0)));
+                        }
+                    }
+                    Some(gst::PadProbeData::Query(query)) => {
+                        if let gst::QueryViewMut::Allocation(allocation) = query.view_mut()
+                            && intake.too_large.load(Ordering::Relaxed) > 0
+                        {
+                            allocation.add_allocation_pool(Some(&glib::Object::new::<NoFrames>()), 1, 0, 0);
+                            return gst::PadProbeReturn::Handled;
+                        }
+                    }
+                    _ => {}
+                }
+                gst::PadProbeReturn::Ok
+            },
+        );
     }
 
     /// The input of a decoder has these caps from now on.
@@ -264,8 +373,7 @@ impl Intake {
         if self.n_compressed() > 0 && !is_known_format(structure) {
             self.is_unknown.store(true, Ordering::Relaxed);
         }
-        let extent = |name: &str| -> u64 { structure.get::<i32>(name).map_or(0, |extent| extent.unsigned_abs().into()) };
-        self.check_size(extent("width") * extent("height"));
+        self.check_size(n_pixels(Some(structure)));
     }
 
     fn check_size(&self, n_pixels: u64) {
@@ -274,9 +382,13 @@ impl Intake {
         }
     }
 
-    /// Notes the connections of an `rtspsrc`. The signal is emitted on the thread that has connected, before each request.
+    /// Limits the streams of an `rtspsrc`, and notes its connections. The signal is emitted on the thread that has connected, before each request.
     fn watch_connections(self: &Arc<Self>, source: &gst::Element) {
         connections::listen();
+        source.connect("select-stream", false, |values| {
+            let number = values.get(1).and_then(|value| value.get::<u32>().ok());
+            Some(number.is_none_or(|number| number < MAX_STREAMS).to_value())
+        });
         let intake = self.clone();
         source.connect("before-send", false, move |_| {
             let mut connections = lock(&intake.connections);
@@ -356,18 +468,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the number of pixels that the header of a JPEG image declares; `None` for other data.
-fn n_pixels_of_jpeg(bytes: &[u8]) -> Option<u64> {
-    let mut segments = bytes.strip_prefix(&[0xff, 0xd8])?;
-    loop {
-        let &[0xff, marker, high, low, ..] = segments else { return None };
-        // Frame headers, as opposed to tables (C4, CC) and extensions (C8).
-        if (0xc0..=0xcf).contains(&marker) && ![0xc4, 0xc8, 0xcc].contains(&marker) {
-            let size: [u8; 4] = segments.get(5..9)?.try_into().ok()?;
-            return Some(u64::from(u16::from_be_bytes([size[0], size[1]])) * u64::from(u16::from_be_bytes([size[2], size[3]])));
-        }
-        segments = segments.get(2 + usize::from(u16::from_be_bytes([high, low]))..)?;
-    }
+/// Returns the size of frames with these caps; 0: not known.
+fn n_pixels(structure: Option<&gst::StructureRef>) -> u64 {
+    let extent = |name: &str| -> u64 {
+        let extent = structure.and_then(|structure| structure.get::<i32>(name).ok());
+        extent.map_or(0, |extent| extent.unsigned_abs().into())
+    };
+    extent("width") * extent("height")
 }
 
 /// Keeps data of a probe from going on. `Drop` would do the same, but makes GStreamer 1.22 release events twice.
@@ -403,18 +510,35 @@ pub(crate) fn is_video_decoder(element: &gst::Element) -> bool {
     klass.contains("Decoder") && (klass.contains("Video") || klass.contains("Image"))
 }
 
-#[cfg(test)]
-mod tests {
+glib::wrapper! {
+    /// A pool without memory, for a decoder whose frames are too large.
+    pub struct NoFrames(ObjectSubclass<imp::NoFrames>) @extends gst::BufferPool, gst::Object;
+}
+
+mod imp {
+    use gst::subclass::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn size_of_jpeg_is_read_from_its_header() {
-        let comment = [0xff, 0xfe, 0, 4, 1, 2];
-        let frame = [0xff, 0xc2, 0, 11, 8, 0xff, 0xdc, 0xff, 0xdc, 1, 0, 0, 0];
-        let image = [&[0xff, 0xd8][..], &comment, &frame].concat();
-        assert_eq!(n_pixels_of_jpeg(&image), Some(65_500 * 65_500));
-        for other in [&b""[..], b"\x89PNG", &image[..12], &[0xff, 0xd8, 0xff, 0xfe, 0xff, 0xff]] {
-            assert_eq!(n_pixels_of_jpeg(other), None);
+    #[derive(Default)]
+    pub struct NoFrames;
+
+    #[glib::object_subclass]
+    impl ObjectSubclass for NoFrames {
+        const NAME: &'static str = "RoiflowNoFrames";
+        /// Two copies of the library in one process register this type name, so a name conflict is not an error.
+        const ALLOW_NAME_CONFLICT: bool = true;
+        type Type = super::NoFrames;
+        type ParentType = gst::BufferPool;
+    }
+
+    impl ObjectImpl for NoFrames {}
+
+    impl GstObjectImpl for NoFrames {}
+
+    impl BufferPoolImpl for NoFrames {
+        fn alloc_buffer(&self, _params: Option<&gst::BufferPoolAcquireParams>) -> Result<gst::Buffer, gst::FlowError> {
+            Err(gst::FlowError::Error)
         }
     }
 }

@@ -71,7 +71,7 @@ fn open(input: Input, (limit, deadline): (Duration, Instant), redirected_to: &mu
         let _sent = sender.send(Arrival { time: Instant::now(), caps: pad.current_caps() });
         gst::PadProbeReturn::Ok
     });
-    let stopped = Stopped(&pipeline);
+    let stopped = Stopped(&pipeline, intake.as_deref());
     // The reason is on the bus, or follows there.
     let _started = pipeline.set_state(gst::State::Playing);
     let seen = frames((&plan, intake.as_deref()), (&pipeline, &arrivals), deadline, redirected_to)?;
@@ -103,6 +103,7 @@ fn frames(
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut first: Option<Arrival> = None;
     let (mut n_frames, mut last) = (0, Instant::now());
+    let excess = || Some(Error::failed(format!("cannot play `{}`: {}", reasons::name(plan), intake?.excess()?)));
     loop {
         for arrival in arrivals.try_iter() {
             (n_frames, last) = (n_frames + 1, arrival.time);
@@ -113,8 +114,8 @@ fn frames(
         let Some(time_left) = deadline.checked_duration_since(now).filter(|_| !is_known) else { break };
         let wait = time_left.min(Duration::from_millis(50));
         let wait = gst::ClockTime::from_nseconds(wait.as_nanos() as u64);
-        if let Some(excess) = intake.and_then(Intake::excess) {
-            return Err(Error::failed(format!("cannot play `{}`: {excess}", reasons::name(plan))));
+        if let Some(error) = excess() {
+            return Err(error);
         }
         let types = [gst::MessageType::Error, gst::MessageType::Eos, gst::MessageType::Element];
         let Some(message) = bus.timed_pop_filtered(wait, &types) else { continue };
@@ -134,7 +135,8 @@ fn frames(
         (n_frames, last) = (n_frames + 1, arrival.time);
         first.get_or_insert(arrival);
     }
-    Ok(first.map(|first| (first, n_frames, last)))
+    // The data beyond a limit may be the last of the input.
+    excess().filter(|_| first.is_none()).map_or_else(|| Ok(first.map(|first| (first, n_frames, last))), Err)
 }
 
 /// The name of the codec that the pipeline decodes.
@@ -163,10 +165,11 @@ fn codec_name(structure: &gst::StructureRef) -> String {
 }
 
 /// Stops a pipeline when it is dropped.
-struct Stopped<'a>(&'a gst::Pipeline);
+struct Stopped<'a>(&'a gst::Pipeline, Option<&'a Intake>);
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
+        self.1.into_iter().for_each(Intake::hang_up);
         let _stopped = self.0.set_state(gst::State::Null);
     }
 }

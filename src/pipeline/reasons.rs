@@ -91,7 +91,9 @@ fn explain(plan: &Plan, intake: Option<&Intake>, error: &gst::message::Error, ha
     }
     let name = name(plan);
     let what = if has_played { "lost the source" } else { "cannot play" };
-    if let Some(answer) = missing_login(plan, error).or_else(|| answer(error)).or_else(|| intake?.undecodable(error)) {
+    // Elements fail after data was refused.
+    let excess = intake.and_then(Intake::excess);
+    if let Some(answer) = excess.or_else(|| missing_login(plan, error)).or_else(|| answer(error)).or_else(|| intake?.undecodable(error)) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
     // If no connection was made, network elements do not report why. So try to connect, and report the reason of that failure.

@@ -3,8 +3,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
+use gst::prelude::*;
+use gstreamer as gst;
 use serde_json::json;
 
 use crate::cli::{Folder, command, lines, roiflow};
@@ -13,7 +17,7 @@ use crate::harness::{detect, eventually, make_clip, pipeline, run};
 use crate::serve::Served;
 
 /// Maximum memory of a run in these tests. A run with a small model takes about 200 MiB.
-const MAX_MEMORY_KIB: u64 = 600 << 10;
+pub const MAX_MEMORY_KIB: u64 = 600 << 10;
 
 /// Returns a JPEG image of more than 2 KiB. GStreamer detects the type of a stream after that much data.
 fn image() -> Vec<u8> {
@@ -25,7 +29,7 @@ fn image() -> Vec<u8> {
 }
 
 /// Serves each connection with this function, on a thread of its own, and returns the port.
-fn serve(talk: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> u16 {
+pub fn serve(talk: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -39,7 +43,7 @@ fn serve(talk: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'stati
 }
 
 /// Reads the head of a request, and returns its first line and the number of the request.
-fn request(reader: &mut impl BufRead) -> std::io::Result<(String, String)> {
+pub fn request(reader: &mut impl BufRead) -> std::io::Result<(String, String)> {
     let (mut first, mut number) = (String::new(), String::new());
     reader.read_line(&mut first)?;
     loop {
@@ -71,7 +75,7 @@ fn part(image: &[u8]) -> Vec<u8> {
 }
 
 /// Serves RTSP: `describe` answers to the request for the description, of which it gets the number.
-fn rtsp(describe: impl Fn(&mut TcpStream, &str) -> std::io::Result<()> + Clone + Send + 'static) -> String {
+pub fn rtsp(describe: impl Fn(&mut TcpStream, &str) -> std::io::Result<()> + Clone + Send + 'static) -> String {
     let port = serve(move |mut connection| {
         let mut reader = BufReader::new(connection.try_clone()?);
         loop {
@@ -86,14 +90,14 @@ fn rtsp(describe: impl Fn(&mut TcpStream, &str) -> std::io::Result<()> + Clone +
 }
 
 /// Sends this text until the reader closes the connection.
-fn flood(connection: &mut TcpStream, text: &str) -> std::io::Result<()> {
+pub fn flood(connection: &mut TcpStream, text: &str) -> std::io::Result<()> {
     let block = text.repeat((1 << 16) / text.len());
     loop {
         connection.write_all(block.as_bytes())?;
     }
 }
 
-fn start(folder: &Folder, inputs: &[&str], options: &[&str]) -> Child {
+pub fn start(folder: &Folder, inputs: &[&str], options: &[&str]) -> Child {
     let (json, colors) = (folder.file("{stream}.jsonl"), folder.file("colors.toml"));
     let inputs = inputs.iter().flat_map(|input| ["--input", input]);
     let arguments = ["run", &colors, "--json", &json].into_iter().chain(inputs).chain(options.iter().copied());
@@ -101,7 +105,7 @@ fn start(folder: &Folder, inputs: &[&str], options: &[&str]) -> Child {
 }
 
 /// Waits for the end of a run. Returns its exit code, its messages, and its largest memory in KiB.
-fn end(mut child: Child) -> (Option<i32>, String, u64) {
+pub fn end(mut child: Child) -> (Option<i32>, String, u64) {
     let mut said = Said::of(&mut child);
     let mut memory_kib = 0;
     let status = loop {
@@ -140,7 +144,7 @@ fn endless_data_without_a_frame_ends_the_source() {
             }),
             "64 MiB without a complete frame",
         ),
-        ("a playlist", http("application/vnd.apple.mpegurl", playlist, "#EXTINF:10,\nx.ts\n"), "a playlist of more than 8 MiB"),
+        ("a playlist", http("application/vnd.apple.mpegurl", playlist, "#EXTINF:10,\nx.ts\n"), "a playlist or a key of more than 8 MiB"),
     ] {
         let (code, said, memory_kib) = end(start(&folder, &[&input], &["--restart", "never"]));
         assert_eq!(code, Some(1), "{what}: {said}");
@@ -155,12 +159,190 @@ fn image_with_too_many_pixels_ends_the_source() {
     let mut image = image();
     // The frame header: marker, length, bits per sample, height and width.
     let header = image.windows(4).position(|bytes| bytes == [0xff, 0xc0, 0, 17]).expect("a frame header");
-    image[header + 5..header + 9].copy_from_slice(&[0xff, 0xdc, 0xff, 0xdc]);
-    let input = mjpeg(move |to| to.write_all(&part(&image).repeat(2)).and_then(|()| to.read(&mut [0; 1])).map(drop));
-    let (code, said, memory_kib) = end(start(&folder, &[&input], &["--restart", "never"]));
+    // Decoders of JPEG accept at most 65500 rows.
+    image[header + 5..header + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
+    let with = |more: &[u8]| [&image[..header], more, &image[header..]].concat();
+    let server = Served::start(&folder, &[]);
+    let segment = [&[0xff, 0xe5, 0xff, 0xff][..], &[0; 65_533]].concat();
+    let mut progressive = with(&[0xff]);
+    progressive[header + 2] = 0xc2;
+    for (what, image) in [
+        ("plain", image.clone()),
+        ("with a fill byte", with(&[0xff])),
+        ("progressive", progressive),
+        ("with a header after 192 KiB", with(&segment.repeat(3))),
+        ("PNG", large_png()),
+    ] {
+        let parts = part(&image);
+        let motion = mjpeg(move |to| to.write_all(&parts.repeat(2)).and_then(|()| to.read(&mut [0; 1])).map(drop));
+        let port = serve(move |mut connection| {
+            request(&mut BufReader::new(connection.try_clone()?))?;
+            write!(connection, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", image.len())?;
+            connection.write_all(&image)
+        });
+        let one = format!("http://127.0.0.1:{port}/image");
+        for input in [motion, one].iter().skip(usize::from(what == "PNG")) {
+            let (code, said, memory_kib) = end(start(&folder, &[input], &["--restart", "never"]));
+            assert_eq!(code, Some(1), "{what}: {said}");
+            check(&said, &["400000000 pixels", "at most 134217728"]);
+            let (status, answer) = server.json("POST", "/api/probe", Some(json!({"input": input})));
+            assert!(status >= 400 && answer.to_string().contains("400000000 pixels"), "{what}: {status} {answer}");
+            assert!(memory_kib < MAX_MEMORY_KIB, "{what}: {memory_kib} KiB, {said}");
+        }
+    }
+}
+
+/// Returns an image that declares 20000x20000 pixels.
+fn large_png() -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image::RgbImage::from_fn(64, 64, |x, y| image::Rgb([x as u8, y as u8, (x * y) as u8]))
+        .write_to(&mut bytes, image::ImageFormat::Png)
+        .unwrap();
+    let mut bytes = bytes.into_inner();
+    // The header: its kind, width, height, and further fields; then its checksum.
+    bytes[16..24].copy_from_slice(&[0, 0, 0x4e, 0x20, 0, 0, 0x4e, 0x20]);
+    let checksum = bytes[12..29].iter().fold(!0_u32, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 })
+    });
+    bytes[29..33].copy_from_slice(&(!checksum).to_be_bytes());
+    bytes
+}
+
+/// Writes MPEG-TS with this number of video streams.
+fn make_videos(path: &str, n_streams: usize, n_frames: usize) {
+    let video = format!(
+        "videotestsrc num-buffers={n_frames} ! video/x-raw,width=64,height=64,framerate=25/1 ! x264enc key-int-max=25 tune=zerolatency ! \
+         h264parse config-interval=-1 ! muxer. "
+    );
+    let made = run(&pipeline(&format!("mpegtsmux name=muxer ! filesink location=\"{path}\" {}", video.repeat(n_streams))));
+    assert_eq!(made.error, None);
+}
+
+#[test]
+fn frame_without_an_end_beside_a_video_ends_the_source() {
+    let folder = Folder::new("intake-beside");
+    let clip = folder.file("clip.ts");
+    make_videos(&clip, 2, 200);
+    let clip = std::fs::read(&clip).unwrap();
+    let number = |packet: &[u8]| u16::from_be_bytes([packet[1] & 0x1f, packet[2]]);
+    let port = serve(move |mut connection| {
+        request(&mut BufReader::new(connection.try_clone()?))?;
+        write!(connection, "HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\nConnection: close\r\n\r\n")?;
+        let packets = clip.chunks(188);
+        let n_packets = packets.len();
+        // The last packet of the second stream, and whether the stream no longer ends its packet.
+        let (mut second, mut is_endless) = (None, false);
+        for (packet_idx, packet) in packets.enumerate() {
+            let is_second = number(packet) == 0x42;
+            if is_endless && is_second {
+                continue;
+            }
+            connection.write_all(packet)?;
+            if is_second {
+                second = Some(packet[3] & 0xf);
+                is_endless = packet_idx > n_packets / 2 && packet[1] & 0x40 != 0;
+            }
+            if let Some(count) = second.as_mut().filter(|_| is_endless) {
+                for _ in 0..5000 {
+                    *count = (*count + 1) & 0xf;
+                    connection.write_all(&[&[0x47, 0, 0x42, 0x10 | *count][..], &[0xaa; 184]].concat())?;
+                }
+            }
+        }
+        Ok(())
+    });
+    let (code, said, memory_kib) =
+        end(start(&folder, &[&format!("http://127.0.0.1:{port}/x.ts")], &["--restart", "never", "--name", "it"]));
     assert_eq!(code, Some(1), "{said}");
-    check(&said, &["4290250000 pixels", "at most 134217728"]);
+    check(&said, &["64 MiB without a complete frame"]);
+    assert!(n_lines(&folder.file("it.jsonl")) > 50, "{said}");
     assert!(memory_kib < MAX_MEMORY_KIB, "{memory_kib} KiB, {said}");
+}
+
+#[test]
+fn only_the_first_videos_of_a_source_are_decoded() {
+    let folder = Folder::new("intake-many");
+    let clip = folder.file("clip.ts");
+    make_videos(&clip, 12, 10);
+    let pipeline = pipeline(&format!("roisource uri=\"file://{clip}\" ! fakesink name=sink"));
+    let (weak, n_decoders) = (pipeline.downgrade(), Arc::new(AtomicUsize::new(0)));
+    let of_sink = n_decoders.clone();
+    crate::harness::on_buffers(&pipeline, "sink", "sink", move |_, _| {
+        let elements = weak.upgrade().into_iter().flat_map(|pipeline| pipeline.iterate_recurse().into_iter().flatten());
+        let n = elements
+            .filter(|element| {
+                element.factory().is_some_and(|factory| factory.metadata("klass").is_some_and(|klass| klass.contains("Decoder/Video")))
+            })
+            .count();
+        of_sink.fetch_max(n, Ordering::Relaxed);
+    });
+    assert_eq!(run(&pipeline).error, None);
+    assert!((1..=4).contains(&n_decoders.load(Ordering::Relaxed)), "{n_decoders:?}");
+}
+
+#[test]
+fn only_the_first_streams_of_a_camera_are_received() {
+    let folder = Folder::new("intake-media");
+    let n_setups = Arc::new(AtomicUsize::new(0));
+    let of_server = n_setups.clone();
+    let port = serve(move |mut connection| {
+        let mut reader = BufReader::new(connection.try_clone()?);
+        loop {
+            let (line, number) = request(&mut reader)?;
+            let media: String = (0..50)
+                .map(|n| format!("m=video 0 RTP/AVP 96\r\nc=IN IP4 0.0.0.0\r\na=rtpmap:96 H264/90000\r\na=control:t{n}\r\n"))
+                .collect();
+            let description = format!("v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\n{media}");
+            let answer = match line.split(' ').next() {
+                Some("DESCRIBE") => format!("Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{description}", description.len()),
+                Some("SETUP") => {
+                    let channel = 2 * of_server.fetch_add(1, Ordering::Relaxed);
+                    format!("Session: 1\r\nTransport: RTP/AVP/TCP;unicast;interleaved={channel}-{}\r\n\r\n", channel + 1)
+                }
+                _ => "Session: 1\r\nPublic: DESCRIBE, SETUP, PLAY\r\n\r\n".to_owned(),
+            };
+            write!(connection, "RTSP/1.0 200 OK\r\nCSeq: {number}\r\n{answer}")?;
+        }
+    });
+    let options = ["--restart", "never", "--source-timeout", "3"];
+    let (code, said, _) = end(start(&folder, &[&format!("rtspt://127.0.0.1:{port}/live")], &options));
+    assert_eq!(code, Some(1), "{said}");
+    // GStreamer may open the camera twice.
+    assert!((1..=16).contains(&n_setups.load(Ordering::Relaxed)), "{n_setups:?} of 50 streams: {said}");
+}
+
+#[test]
+fn removed_source_that_never_answers_ends_at_once() {
+    let folder = Folder::new("intake-remove");
+    let server = Served::start(&folder, &[]);
+    let (sender, is_asked) = mpsc::channel();
+    let head = |number: &str| format!("RTSP/1.0 200 OK\r\nCSeq: {number}\r\nContent-Type: application/sdp\r\n");
+    let (of_line, of_length) = (sender.clone(), sender.clone());
+    for (name, input) in [
+        (
+            "line",
+            rtsp(move |to, number| {
+                of_line.send(()).unwrap();
+                write!(to, "{}X-A: ", head(number)).and_then(|()| flood(to, "y"))
+            }),
+        ),
+        (
+            "length",
+            rtsp(move |to, number| {
+                of_length.send(()).unwrap();
+                write!(to, "{}Content-Length: 2000000000\r\n\r\n", head(number))?;
+                to.read(&mut [0; 1]).map(drop)
+            }),
+        ),
+    ] {
+        let added = server.json("POST", "/api/streams", Some(json!({"name": name, "pipeline": "colors", "input": input})));
+        assert_eq!(added.0, 201, "{added:?}");
+        is_asked.recv().unwrap();
+        let begin = Instant::now();
+        let removed = server.send("DELETE", &format!("/api/streams/{name}"), None);
+        // A stream that does not end is stopped after ten seconds.
+        assert!(removed.0 < 300 && begin.elapsed() < Duration::from_secs(6), "{name}: {} after {:?}", removed.0, begin.elapsed());
+    }
 }
 
 #[test]
@@ -220,7 +402,7 @@ fn images_by_http_are_analyzed_when_they_arrive() {
 }
 
 /// Sends this text again and again, slowly.
-fn trickle(text: Vec<u8>) -> impl Fn(&mut TcpStream) -> std::io::Result<()> + Clone + Send + 'static {
+pub fn trickle(text: Vec<u8>) -> impl Fn(&mut TcpStream) -> std::io::Result<()> + Clone + Send + 'static {
     move |to| {
         loop {
             to.write_all(&text)?;

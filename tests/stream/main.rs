@@ -86,6 +86,8 @@ mod pipelines;
 #[cfg(feature = "cli")]
 mod plausibility;
 #[cfg(feature = "serve")]
+mod playlist_parts;
+#[cfg(feature = "serve")]
 mod playlists;
 mod policies;
 mod publish;

@@ -16,7 +16,7 @@ use crate::harness::{pipeline, run};
 use crate::serve::Served;
 
 /// Number of frames of a segment.
-const N_FRAMES: usize = 25;
+pub const N_FRAMES: usize = 25;
 
 /// A file of which each access is noted.
 struct Canary {
@@ -44,7 +44,7 @@ impl Canary {
 }
 
 /// Writes a segment of MPEG-TS, which is also playable alone.
-fn make_segment(path: &str) {
+pub fn make_segment(path: &str) {
     let made = run(&pipeline(&format!(
         "videotestsrc num-buffers={N_FRAMES} ! video/x-raw,width=160,height=120,framerate=25/1 ! x264enc key-int-max=25 tune=zerolatency \
          ! h264parse ! mpegtsmux ! filesink location=\"{path}\""
@@ -53,7 +53,7 @@ fn make_segment(path: &str) {
 }
 
 /// Returns the complete answer of a server.
-fn response(status: &str, kind: &str, body: &[u8]) -> Vec<u8> {
+pub fn response(status: &str, kind: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
@@ -83,7 +83,7 @@ fn serve(texts: Vec<(String, String)>, segment: Vec<u8>) -> Server {
 }
 
 /// A playlist with these lines and these segments.
-fn hls(lines: &str, segments: &[&str]) -> String {
+pub fn hls(lines: &str, segments: &[&str]) -> String {
     let segments: String = segments.iter().map(|uri| format!("#EXTINF:1.0,\n{uri}\n")).collect();
     format!("#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:0\n{lines}{segments}#EXT-X-ENDLIST\n")
 }
@@ -121,6 +121,12 @@ fn attacks(path: &str, port: u16) -> Vec<(String, String)> {
         list("/resource.m3u8", &format!("resource://{path}")),
         list("/descriptor.m3u8", "fd://0"),
         list("/udp.m3u8", &format!("udp://127.0.0.1:{port}")),
+        list("/udp-any.m3u8", "udp://0.0.0.0"),
+        list("/udp-any6.m3u8", "udp://[::0]"),
+        list("/udp-group.m3u8", &format!("udp://239.1.2.3:{port}")),
+        text("/variant-udp-any.m3u8", variant("udp://0.0.0.0")),
+        text("/map-udp-group.m3u8", hls(&format!("#EXT-X-MAP:URI=\"udp://239.1.2.3:{port}\"\n"), &["segment.ts"])),
+        text("/key-udp-any.m3u8", hls("#EXT-X-KEY:METHOD=AES-128,URI=\"udp://0.0.0.0\"\n", &["segment.ts"])),
         list("/rtp.m3u8", &format!("rtp://127.0.0.1:{port}")),
         list("/srt.m3u8", &format!("srt://:{port}?mode=listener")),
         text("/variant-udp.m3u8", variant(&format!("udp://127.0.0.1:{port}"))),
@@ -161,7 +167,7 @@ fn free_port() -> u16 {
     std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn play(folder: &Folder, input: &str, options: &[&str]) -> (Output, usize) {
+pub fn play(folder: &Folder, input: &str, options: &[&str]) -> (Output, usize) {
     // Several runs write at the same time.
     let name = input.rsplit('/').next().unwrap_or_default();
     let (json, colors) = (folder.file(&format!("{name}.jsonl")), folder.file("colors.toml"));
@@ -171,7 +177,7 @@ fn play(folder: &Folder, input: &str, options: &[&str]) -> (Output, usize) {
     (running.stdin(Stdio::null()).output().unwrap(), n_lines(&json))
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -224,7 +230,9 @@ fn local_playlist_names_files_of_its_folder() {
     std::os::unix::fs::symlink(&outside, format!("{inner}/link.ts")).unwrap();
     std::os::unix::fs::symlink("a.ts", format!("{inner}/inner.ts")).unwrap();
     let n_bytes = std::fs::metadata(&outside).unwrap().len();
-    let server = serve(Vec::new(), std::fs::read(&outside).unwrap());
+    // What is fetched names no files, also if a local playlist has led there.
+    let texts = vec![("/files.m3u8".to_owned(), hls("", &[&format!("file://{inner}/hidden.ts")]))];
+    let server = serve(texts, std::fs::read(&outside).unwrap());
     let list = |segments: &[&str]| {
         let path = format!("{inner}/list.m3u8");
         std::fs::write(&path, hls("", segments)).unwrap();
@@ -241,6 +249,15 @@ fn local_playlist_names_files_of_its_folder() {
     std::fs::write(&master, "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=100000\nlist.m3u8\n").unwrap();
     let (output, n_frames) = play(&folder, &master, &[]);
     assert_eq!((output.status.code(), n_frames), (Some(0), N_FRAMES), "{}", said(&output));
+
+    std::fs::copy(&outside, format!("{inner}/hidden.ts")).unwrap();
+    let hidden = Canary::new(format!("{inner}/hidden.ts"));
+    std::fs::write(&master, format!("#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=100000\nhttp://127.0.0.1:{}/files.m3u8\n", server.port)).unwrap();
+    for options in [&[][..], &["--allow-outside-files"]] {
+        let (output, _) = play(&folder, &master, options);
+        assert!(output.status.code() == Some(1) && said(&output).contains("refused `"), "{options:?}: {}", said(&output));
+        assert!(!hidden.was_opened(), "{options:?}: {}", said(&output));
+    }
 
     let canary = Canary::new(outside.clone());
     let absolute = format!("file://{outside}");

@@ -171,7 +171,8 @@ fn own_bus(
                     || is(gst::ResourceError::NotAuthorized)
                     || error.error().matches(gst::StreamError::TypeNotFound)
                     || error.error().matches(gst::StreamError::WrongType);
-                let _sent = signals.send(Signal::Failed { reason: format.unwrap_or_else(|| error.error().to_string()), is_refused });
+                let reason = format.or_else(|| intake.excess()).unwrap_or_else(|| error.error().to_string());
+                let _sent = signals.send(Signal::Failed { reason, is_refused });
             }
             // A state change that ends later is continued by the bin, but not for an element whose state is locked.
             gst::MessageView::AsyncDone(_) if decoder.upgrade().is_some_and(|decoder| message.src() == Some(decoder.upcast_ref())) => {
