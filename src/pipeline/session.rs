@@ -425,6 +425,8 @@ impl Session {
         match &mut self.state {
             State::Closing(closing) => closing.since = Instant::now(),
             _ => {
+                // A source that has sent no video may not end by itself.
+                self.parts.supervision.intake.iter().for_each(|intake| intake.hang_up());
                 self.close(Cause::Interrupt);
                 self.parts.end();
             }
@@ -756,8 +758,9 @@ impl Parts {
     }
 
     fn stop(&self) {
-        // Make sinks stop waiting for their readers, because a waiting sink would block the state change.
+        // Make sinks stop waiting for their readers, because a waiting sink would block the state change. So would a source that reads.
         self.write_until(Instant::now());
+        self.supervision.intake.iter().for_each(|intake| intake.hang_up());
         let mut is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         *is_stopped = true;
         if let Some(source) = self.pipeline.by_name(SOURCE) {
