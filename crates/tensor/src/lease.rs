@@ -7,7 +7,7 @@
 use super::{Layout, MAX_RANK};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// A set of bytes: rows of equal length, repeated along up to [`MAX_AXES`] axes.
+/// A set of bytes: rows of equal length, repeated along up to [`MAX_RANK`] axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Offset of the first byte in the memory.
@@ -15,7 +15,7 @@ pub struct Span {
     /// Length of each row.
     row_bytes: usize,
     /// The axes, outermost first. Only the first `n_axes` entries are used.
-    axes: [Axis; MAX_AXES],
+    axes: [Axis; MAX_RANK],
     n_axes: usize,
 }
 
@@ -26,14 +26,10 @@ struct Axis {
     n: usize,
 }
 
-/// Maximum number of axes of a span. Three suffice for every region of a tensor with four axes, because the innermost axis is the row
-/// (`row_bytes`). If a region has more axes and they cannot be joined, its span covers additional bytes.
-const MAX_AXES: usize = 3;
-
 impl Span {
     /// Returns the span of `len` bytes from `begin` on; `None` if `len` is 0.
     pub fn range(begin: usize, len: usize) -> Option<Self> {
-        (len > 0).then_some(Self { begin, row_bytes: len, axes: [Axis { stride: 0, n: 1 }; MAX_AXES], n_axes: 0 })
+        (len > 0).then_some(Self { begin, row_bytes: len, axes: [Axis { stride: 0, n: 1 }; MAX_RANK], n_axes: 0 })
     }
 
     /// Returns the span of a tensor's elements; `None` if the tensor has no elements. `offset_bytes` is the position of the first element.
@@ -55,20 +51,8 @@ impl Span {
                 }
             }
         }
-        while n_axes > MAX_AXES {
-            let (outer, inner) = (axes[n_axes - 1], axes[n_axes - 2]);
-            if !outer.stride.is_multiple_of(inner.stride) {
-                return Self::range(offset_bytes, layout.extent_bytes());
-            }
-            // Join the two outermost axes. The joined axis also covers rows between the blocks of the outer axis.
-            axes[n_axes - 2].n = (outer.n - 1) * (outer.stride / inner.stride) + inner.n;
-            n_axes -= 1;
-        }
-        let mut span = Self { begin: offset_bytes, row_bytes, axes: [Axis { stride: 0, n: 1 }; MAX_AXES], n_axes };
-        for (to, from) in span.axes[..n_axes].iter_mut().zip(axes[..n_axes].iter().rev()) {
-            *to = *from;
-        }
-        Some(span)
+        axes[..n_axes].reverse();
+        Some(Self { begin: offset_bytes, row_bytes, axes, n_axes })
     }
 
     /// Returns whether the span has no gaps and covers all `len` bytes of the memory.
@@ -100,7 +84,7 @@ impl Span {
         }
         // Collect the axes of both spans, the largest stride first. If only one of the two spans has an axis with this stride, the number
         // of repetitions of the other span along this axis is 1.
-        let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_AXES];
+        let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_RANK];
         let mut n_axes = 0;
         let (mut own, mut others) = (self.axes().iter().peekable(), other.axes().iter().peekable());
         loop {
@@ -117,7 +101,7 @@ impl Span {
             };
             n_axes += 1;
         }
-        let mut rows = Rows { len: self.row_bytes as isize, other_len: other.row_bytes as isize, n_left: 64 };
+        let mut rows = Rows { len: self.row_bytes as isize, other_len: other.row_bytes as isize, n_left: 1 << MAX_RANK };
         rows.meet(self.begin as isize - other.begin as isize, &axes[..n_axes])
     }
 }
@@ -382,7 +366,7 @@ mod tests {
     #[test]
     fn spans_of_regions_of_one_tensor_overlap_exactly_where_the_regions_do() {
         let mut seed = 1;
-        for shape in [&[7][..], &[5, 6], &[3, 4, 5], &[2, 3, 4, 5]] {
+        for shape in [&[7][..], &[5, 6], &[3, 4, 5], &[2, 3, 4, 5], &[2, 3, 2, 3, 4], &[2, 2, 3, 2, 2, 3], &[2; 8]] {
             let dense = Layout::dense(ElementType::U16, shape).unwrap();
             let mut padded = dense.stride_bytes().to_vec();
             for axis in (0..shape.len() - 1).rev() {
