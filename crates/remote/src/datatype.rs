@@ -87,6 +87,9 @@ impl Output {
         if n_bytes != Some(values.len()) {
             return Err(fail(format!("expected the bytes of {shape} {element}, got {} bytes", values.len())));
         }
+        if let Some(other) = values.iter().find(|&&byte| element == ElementType::Bool && byte > 1) {
+            return Err(fail(format!("expected bytes of 0 or 1 for BOOL, got {other}")));
+        }
         Ok(Self { name, element, shape, values })
     }
 }
@@ -94,22 +97,65 @@ impl Output {
 /// Returns the values of typed contents as bytes.
 ///
 /// # Errors
-/// Returns the name of the type if servers send it only as raw contents.
+/// Returns an error if a value does not fit the type, or if servers send the type only as raw contents.
 pub(crate) fn bytes_of(contents: &TensorContents, datatype: &str) -> Result<Bytes, String> {
     let mut bytes = BytesMut::new();
+    // Protocol Buffers have no integers of 8 and 16 bits, so the contents have wider values.
+    let mut beyond: Option<i64> = None;
+    fn narrowed<T: TryFrom<i64> + Default>(value: i64, beyond: &mut Option<i64>) -> T {
+        T::try_from(value).unwrap_or_else(|_| {
+            beyond.get_or_insert(value);
+            T::default()
+        })
+    }
     match datatype {
         "BOOL" => contents.bools.iter().for_each(|&value| bytes.put_u8(value.into())),
-        "INT8" => contents.ints.iter().for_each(|&value| bytes.put_i8(value as i8)),
-        "INT16" => contents.ints.iter().for_each(|&value| bytes.put_slice(&(value as i16).to_ne_bytes())),
+        "INT8" => contents.ints.iter().for_each(|&value| bytes.put_i8(narrowed(value.into(), &mut beyond))),
+        "INT16" => contents.ints.iter().for_each(|&value| bytes.put_slice(&narrowed::<i16>(value.into(), &mut beyond).to_ne_bytes())),
         "INT32" => contents.ints.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
         "INT64" => contents.int64s.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
-        "UINT8" => contents.uints.iter().for_each(|&value| bytes.put_u8(value as u8)),
-        "UINT16" => contents.uints.iter().for_each(|&value| bytes.put_slice(&(value as u16).to_ne_bytes())),
+        "UINT8" => contents.uints.iter().for_each(|&value| bytes.put_u8(narrowed(value.into(), &mut beyond))),
+        "UINT16" => contents.uints.iter().for_each(|&value| bytes.put_slice(&narrowed::<u16>(value.into(), &mut beyond).to_ne_bytes())),
         "UINT32" => contents.uints.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
         "UINT64" => contents.uint64s.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
         "FP32" => contents.floats.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
         "FP64" => contents.doubles.iter().for_each(|&value| bytes.put_slice(&value.to_ne_bytes())),
         other => return Err(format!("expected raw contents for {other}")),
     }
-    Ok(bytes.freeze())
+    match beyond {
+        Some(value) => Err(format!("expected values of the type {datatype}, got {value}")),
+        None => Ok(bytes.freeze()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_beyond_their_type_are_errors() {
+        let contents = |ints: &[i32], uints: &[u32]| TensorContents { ints: ints.into(), uints: uints.into(), ..TensorContents::default() };
+        for (datatype, ints, uints, is_valid) in [
+            ("INT8", &[-128, 127][..], &[][..], true),
+            ("INT8", &[300], &[], false),
+            ("INT8", &[-129], &[], false),
+            ("INT16", &[32767, -32768], &[], true),
+            ("INT16", &[32768], &[], false),
+            ("UINT8", &[], &[0, 255], true),
+            ("UINT8", &[], &[256], false),
+            ("UINT16", &[], &[65535], true),
+            ("UINT16", &[], &[65536], false),
+        ] {
+            assert_eq!(bytes_of(&contents(ints, uints), datatype).is_ok(), is_valid, "{datatype} {ints:?} {uints:?}");
+        }
+        let error = bytes_of(&contents(&[300], &[]), "INT8").unwrap_err();
+        assert_eq!(error, "expected values of the type INT8, got 300");
+    }
+
+    #[test]
+    fn booleans_are_zero_or_one() {
+        let output = |bytes: &'static [u8]| Output::new("y".to_owned(), "BOOL", &[3], Bytes::from_static(bytes));
+        assert!(output(&[0, 1, 1]).is_ok());
+        assert!(format!("{:?}", output(&[0, 2, 7]).unwrap_err()).contains("expected bytes of 0 or 1 for BOOL, got 2"));
+    }
 }

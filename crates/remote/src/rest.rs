@@ -457,20 +457,30 @@ pub(crate) fn outputs_of(json: &[u8], mut binary: Bytes, shared: SharedOutputs<'
 /// Returns the values of a JSON list, which may be nested, as bytes.
 fn values_of(data: &Value, datatype: &str) -> Result<Bytes, String> {
     let mut contents = super::protocol::TensorContents::default();
-    let mut is_wrong = false;
-    each_value(data, &mut |value| match datatype {
-        "BOOL" => contents.bools.push(value.as_bool().or_else(|| value.as_f64().map(|number| number != 0.0)).unwrap_or_default()),
-        "FP32" => contents.floats.push(value.as_f64().unwrap_or(f64::NAN) as f32),
-        "FP64" => contents.doubles.push(value.as_f64().unwrap_or(f64::NAN)),
-        "UINT64" => contents.uint64s.push(value.as_u64().unwrap_or_else(|| unsigned(value, &mut is_wrong))),
-        "UINT8" | "UINT16" | "UINT32" => contents.uints.push(unsigned(value, &mut is_wrong) as u32),
-        "INT64" => contents.int64s.push(signed(value, &mut is_wrong)),
-        _ => contents.ints.push(signed(value, &mut is_wrong) as i32),
+    let mut wrong: Option<Value> = None;
+    each_value(data, &mut |value| {
+        let is_taken = match datatype {
+            "BOOL" => taken(&mut contents.bools, value.as_bool().or_else(|| value.as_f64().map(|number| number != 0.0))),
+            // Some servers write NaN and infinite values as `null` or as text.
+            "FP32" => taken(&mut contents.floats, Some(value.as_f64().unwrap_or(f64::NAN) as f32)),
+            "FP64" => taken(&mut contents.doubles, Some(value.as_f64().unwrap_or(f64::NAN))),
+            "UINT64" => taken(&mut contents.uint64s, whole(value)),
+            "UINT8" | "UINT16" | "UINT32" => taken(&mut contents.uints, whole(value)),
+            "INT64" => taken(&mut contents.int64s, whole(value)),
+            _ => taken(&mut contents.ints, whole(value)),
+        };
+        if !is_taken {
+            wrong.get_or_insert_with(|| value.clone());
+        }
     });
-    match is_wrong {
-        true => Err(format!("expected numbers of the type {datatype}")),
-        false => super::datatype::bytes_of(&contents, datatype),
+    match wrong {
+        Some(value) => Err(format!("expected values of the type {datatype}, got {value}")),
+        None => super::datatype::bytes_of(&contents, datatype),
     }
+}
+
+fn taken<T>(list: &mut Vec<T>, value: Option<T>) -> bool {
+    value.map(|value| list.push(value)).is_some()
 }
 
 fn each_value(data: &Value, take: &mut impl FnMut(&Value)) {
@@ -480,14 +490,15 @@ fn each_value(data: &Value, take: &mut impl FnMut(&Value)) {
     }
 }
 
-fn signed(value: &Value, is_wrong: &mut bool) -> i64 {
-    let number = value.as_i64().or_else(|| value.as_f64().map(|number| number as i64));
-    *is_wrong |= number.is_none();
-    number.unwrap_or_default()
-}
-
-fn unsigned(value: &Value, is_wrong: &mut bool) -> u64 {
-    signed(value, is_wrong) as u64
+/// Returns a whole number, which may be written with a fraction of 0, such as `3.0`. Returns `None` if it does not fit the type.
+fn whole<T: TryFrom<i64> + TryFrom<u64>>(value: &Value) -> Option<T> {
+    const LARGEST: f64 = (1_u64 << 53) as f64;
+    let written = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= LARGEST).map(|number| number as i64);
+    match (value.as_i64().or_else(written), value.as_u64()) {
+        (Some(number), _) => T::try_from(number).ok(),
+        (None, Some(number)) => T::try_from(number).ok(),
+        (None, None) => None,
+    }
 }
 
 #[cfg(test)]
@@ -508,6 +519,21 @@ mod tests {
             assert_eq!(values_of(&json, datatype).unwrap()[..], content, "{datatype}");
         }
         assert!(json_of(&[0, 0], "FP16").is_none());
+        for (datatype, json, got) in [
+            ("INT8", "[44, [300]]", "300"),
+            ("UINT8", "[-1]", "-1"),
+            ("UINT32", "[4294967296]", "4294967296"),
+            ("INT32", "[2147483648]", "2147483648"),
+            ("INT64", "[9223372036854775808]", "9223372036854775808"),
+            ("UINT64", "[-1]", "-1"),
+            ("INT16", "[1.5]", "1.5"),
+            ("INT32", "[\"7\"]", "\"7\""),
+            ("BOOL", "[null]", "null"),
+        ] {
+            let error = values_of(&serde_json::from_str(json).unwrap(), datatype).unwrap_err();
+            assert_eq!(error, format!("expected values of the type {datatype}, got {got}"));
+        }
+        assert_eq!(values_of(&serde_json::from_str("[3.0]").unwrap(), "INT8").unwrap()[..], [3]);
     }
 
     #[test]
