@@ -2,11 +2,12 @@
 
 use roiflow::devices::auto::AutoDevice;
 use roiflow::devices::{self};
-use roiflow::runtime::{Config, Core, ErrorKind, ModelInfo, Port};
+use roiflow::runtime::{Config, Core, ErrorKind, ModelBytes, ModelInfo, Port};
 use roiflow::tensor::{ElementType, Tensor, bf16};
 use std::sync::Arc;
 
-use crate::support::{is_here, tiny};
+use crate::onnx::Onnx;
+use crate::support::{is_here, row, tiny, values};
 
 const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"];
 
@@ -64,6 +65,53 @@ fn integers_beyond_32_bits_are_exact_or_refused() {
             }
         }
         assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}: the request works after the error");
+    }
+}
+
+/// Constants are known when a model is compiled. A limit of `Slice` may have any value.
+#[test]
+fn constants_beyond_32_bits_are_exact_or_refused() {
+    use tract_onnx::pb::tensor_proto::DataType;
+    let large = 1_i64 << 40;
+    let on = || Onnx::new().input_of("x", DataType::Int32, &[4]).node_with("Cast", "x", "wide", &[("to", &[7])]);
+    let sum = on().integers("c", &[large]).node("Add", "wide c", "y").output_of("y", DataType::Int64, &[4]);
+    let slice = |limit| {
+        let model = Onnx::new().input("x", &[1, 4]).integers("starts", &[1]).integers("ends", &[limit]).integers("axes", &[1]);
+        model.node("Slice", "x starts ends axes", "y").output("y", &[1, 3])
+    };
+    let expand = Onnx::new().input("x", &[1]).integers("s", &[large]).node("Expand", "x s", "e").node_with(
+        "ReduceMax",
+        "e",
+        "y",
+        &[("keepdims", &[1])],
+    );
+    let expand = expand.output("y", &[1]);
+    let core = devices::core();
+    let compiled = |model: &Onnx, device: &str| {
+        core.compile_model(&core.read_model(ModelBytes::new(model.bytes())).unwrap(), device, &Config::default())
+    };
+    let input = Tensor::from_slice([4], &[1, 2, 3, -4_i32]).unwrap();
+    for device in DEVICES.into_iter().chain(["AUTO"]).filter(|device| *device == "AUTO" || is_here(device)) {
+        match compiled(&sum, device) {
+            Ok(model) => {
+                let got = model.infer(&input).unwrap().view::<i64>(()).unwrap().to_vec();
+                assert_eq!(got, [1, 2, 3, -4].map(|value| large + value), "{device}");
+            }
+            // The built-in engine does not run this cast.
+            Err(error) if device == "CPU" => assert_eq!(error.kind(), ErrorKind::Model, "{error}"),
+            Err(error) => {
+                let message = error.to_string();
+                assert!(device.starts_with("OPENVINO") && error.kind() == ErrorKind::Unsupported, "{device}: {error}");
+                assert!(["`Add`", "1099511627776", "32 bits", "ORT.CPU"].iter().all(|part| message.contains(part)), "{device}: {error}");
+            }
+        }
+        for limit in [i64::MAX, large, 4] {
+            let got = compiled(&slice(limit), device).unwrap().infer(row([1.0, 2.0, 3.0, 4.0])).unwrap();
+            assert_eq!(values(&got[0]), [2.0, 3.0, 4.0], "{device}");
+        }
+        // No memory has this size, so each device returns an error.
+        let ran = compiled(&expand, device).and_then(|model| model.infer(&Tensor::from_slice([1], &[3.0_f32]).unwrap()).map(drop));
+        assert!(ran.is_err(), "{device}");
     }
 }
 

@@ -13,6 +13,7 @@ mod descriptions_cases;
 mod device_suite;
 mod element_types;
 mod engines;
+mod files_of_models;
 #[path = "../support/fill.rs"]
 mod fill;
 mod formats;
@@ -25,6 +26,7 @@ mod golden_scene;
 mod golden_tracks;
 mod image_results;
 mod images;
+mod independence;
 mod inference_servers;
 #[path = "../support/kserve.rs"]
 mod kserve;
@@ -32,11 +34,14 @@ mod kserve;
 mod model_files;
 mod model_proc;
 mod models;
+#[path = "../support/onnx.rs"]
+mod onnx;
 mod own_decoders;
 mod profiling;
 mod random_decoders;
 mod random_descriptions;
 mod random_fill;
+mod random_graphs;
 mod random_model_files;
 mod real_decoders;
 mod real_servers;

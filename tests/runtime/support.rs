@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, OnceLock, mpsc};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, mpsc};
 use std::time::Duration;
 
 use roiflow::devices;
 use roiflow::runtime::device::DeviceInfo;
 use roiflow::runtime::{CompiledModel, Config};
-use roiflow::tensor::Tensor;
+use roiflow::tensor::{ElementType, ForeignMemory, Layout, Tensor};
 
 #[path = "../support/models.rs"]
 mod models;
@@ -168,6 +169,49 @@ impl Random {
 
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.range(0, of.len() as u32 - 1) as usize]
+    }
+}
+
+/// Memory that other code may write during a run, like an array of Python. Clones share the memory.
+#[derive(Clone)]
+pub struct Written(Arc<[AtomicU64]>);
+
+impl Written {
+    pub fn new(values: &[i64]) -> Self {
+        Self(values.iter().map(|value| AtomicU64::new(value.cast_unsigned())).collect())
+    }
+
+    /// Writes a value, whether the memory is leased or not.
+    pub fn set(&self, idx: usize, value: i64) {
+        self.0[idx].store(value.cast_unsigned(), Ordering::Release);
+    }
+
+    pub fn tensor(&self, element: ElementType, shape: &[usize]) -> Tensor {
+        Tensor::foreign_whole(Box::new(self.clone()), Layout::dense(element, shape).unwrap()).unwrap()
+    }
+
+    /// Returns the number of tensors over this memory, plus one.
+    pub fn n_owners(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+}
+
+// SAFETY: the atomic integers are initialized bytes at a fixed address, and `may_change` says that other code writes them.
+unsafe impl ForeignMemory for Written {
+    fn as_ptr(&self) -> NonNull<u8> {
+        NonNull::from(&self.0[0]).cast()
+    }
+
+    fn len(&self) -> usize {
+        8 * self.0.len()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn may_change(&self) -> bool {
+        true
     }
 }
 

@@ -77,16 +77,18 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
 /// The file ending of OpenVINO IR.
 pub const IR: &str = "xml";
 
-/// Checks that the model file still has as many inputs as when the caller read it. `read` has the ports that the caller read.
+/// Checks that the compiled model has as many inputs and outputs as when the caller read the file. `read` has the ports that the caller read.
 ///
 /// # Errors
-/// Returns an error if the number of inputs has changed.
+/// Returns an error if a number has changed.
 pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
-    let (got, expected) = (file.inputs.len(), read.inputs.len());
-    if got == expected {
-        return Ok(());
+    for (kind, got, expected) in [("inputs", &file.inputs, &read.inputs), ("outputs", &file.outputs, &read.outputs)] {
+        let (got, expected) = (got.len(), expected.len());
+        if got != expected {
+            return Err(format!("the file changed after it was read: expected {expected} {kind}, got {got}; read the model again"));
+        }
     }
-    Err(format!("the file changed after it was read: expected {expected} inputs, got {got}; read the model again"))
+    Ok(())
 }
 
 /// A compiled model of an engine. Its requests share it.
@@ -96,6 +98,9 @@ pub trait EngineModel: Send + Sync + 'static {
 
     /// Returns the ports that the engine reports after compilation.
     fn info(&self) -> &ModelInfo;
+
+    /// Returns whether the operators of the model prove that its batch items are independent.
+    fn has_independent_rows(&self) -> bool;
 
     /// Creates an inference request of the engine.
     ///
@@ -135,6 +140,10 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
 
     fn ignored(&self) -> Vec<Ignored> {
         self.ignored.clone()
+    }
+
+    fn rows_are_independent(&self) -> Option<bool> {
+        self.model.has_independent_rows().then_some(true)
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {

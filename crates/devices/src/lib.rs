@@ -27,6 +27,8 @@ mod find;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]
 mod float_control;
 pub mod folders;
+#[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
+mod graph;
 pub mod malloc_arenas;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]
 mod model_cache;

@@ -4,13 +4,16 @@
 //! This module knows the wire format of protocol buffers and the numbers of some fields. Weights make up nearly all of a file; they are
 //! skipped or copied unchanged. All functions accept any bytes. If the bytes are not a valid message, the functions return an error.
 
+use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek};
+use std::path::{Component, Path, PathBuf};
 
 use crate::engine::EngineResult;
-use crate::runtime::{Dim, Port};
+use crate::runtime::files::{self, MAX_MODEL_BYTES};
+use crate::runtime::{Dim, Error, ErrorKind, Port, Result};
 
 // Field numbers of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
-const MODEL_GRAPH: u64 = 7;
+pub(crate) const MODEL_GRAPH: u64 = 7;
 const GRAPH_NODE: u64 = 1;
 const GRAPH_INITIALIZER: u64 = 5;
 const GRAPH_INPUT: u64 = 11;
@@ -30,6 +33,12 @@ const NODE_ATTRIBUTE: u64 = 5;
 const ATTRIBUTE_TENSORS: [u64; 2] = [5, 10];
 const ATTRIBUTE_GRAPHS: [u64; 2] = [6, 11];
 const TENSOR_OTHER_FILE: u64 = 13;
+const TENSOR_LOCATION: u64 = 14;
+const TENSOR_BYTES: u64 = 9;
+const MODEL_FUNCTION: u64 = 25;
+const FUNCTION_NODE: u64 = 7;
+/// Maximum depth of graphs inside graphs.
+const MAX_DEPTH: usize = 16;
 // Field numbers of `TensorProto` for the values of the tensor, as numbers of one type or as bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
@@ -58,6 +67,11 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<V
         _ => Ok(Change::Keep),
     })?;
     Ok(Some(changed))
+}
+
+/// Returns whether this is the domain of ONNX's own operators.
+pub(crate) fn is_of_onnx(domain: &[u8]) -> bool {
+    matches!(domain, b"" | b"ai.onnx")
 }
 
 /// Returns the names and operators of the graph's nodes, except constants and nodes without a name.
@@ -93,8 +107,199 @@ pub fn check_whole(model: &[u8]) -> EngineResult<()> {
     }
 }
 
+/// Reads an ONNX file completely. Weights in separate files become a part of the result. So no engine maps a file, which another program
+/// could then truncate or overwrite, and no engine opens a FIFO or a device.
+///
+/// # Errors
+/// Returns `Io` if a file cannot be read, is not a regular file, or is too large. Returns `Model` if weights are not inside the file that
+/// the model names, or if this file is not in the folder of the model.
+pub fn read_whole(path: &Path) -> Result<Vec<u8>> {
+    let model = files::read_limited(path, MAX_MODEL_BYTES, "model")?;
+    if !may_have_other_files(&model[..]).unwrap_or(true) {
+        return Ok(model);
+    }
+    let mut weights: HashMap<PathBuf, Vec<u8>> = HashMap::new();
+    let mut n_bytes = model.len() as u64;
+    let mut failed = None;
+    let mut load = |place: &Place| {
+        let file = path.with_file_name("").join(&place.location);
+        let mut read = || -> Result<Vec<u8>> {
+            if !weights.contains_key(&file) {
+                weights.insert(file.clone(), files::read_limited(&file, MAX_MODEL_BYTES, "weights file")?);
+            }
+            let bytes = place.of(&weights[&file]).ok_or_else(|| {
+                let message =
+                    format!("`{}` has no bytes {}; the file is not the one that belongs to the model", file.display(), place.range());
+                Error::new(ErrorKind::Model, format!("cannot read model `{}`: {message}", path.display()))
+            })?;
+            n_bytes += bytes.len() as u64;
+            match n_bytes > MAX_MODEL_BYTES {
+                true => Err(Error::new(
+                    ErrorKind::Io,
+                    format!("cannot read model `{}`: expected at most {MAX_MODEL_BYTES} bytes", path.display()),
+                )),
+                false => Ok(bytes.to_vec()),
+            }
+        };
+        // The first error ends the reading.
+        if failed.is_some() { None } else { read().map_err(|error| failed = Some(error)).ok() }
+    };
+    let whole = with_weights(&model, &mut load);
+    match (failed, whole) {
+        (Some(error), _) => Err(error),
+        (None, Ok(whole)) => Ok(whole),
+        // If the bytes are not a valid message, the engine reports the error.
+        (None, Err(why)) if why.is_of_place => {
+            Err(Error::new(ErrorKind::Model, format!("cannot read model `{}`: {}", path.display(), why.text)))
+        }
+        (None, Err(_)) => Ok(model),
+    }
+}
+
+/// Checks the separate files with weights that an ONNX file names: each must be a regular file in the folder of the model.
+///
+/// # Errors
+/// Returns the errors of [`read_whole`].
+pub fn check_other_files(path: &Path) -> Result<()> {
+    let open = || files::open_regular(path, "model");
+    if !may_have_other_files(open()?).unwrap_or(true) {
+        return Ok(());
+    }
+    let Ok(outlined) = outline(open()?) else { return Ok(()) };
+    let mut checked = Ok(());
+    let walked = with_weights(&outlined, &mut |place| {
+        let file = path.with_file_name("").join(&place.location);
+        if checked.is_ok() {
+            checked = files::open_regular(&file, "weights file").map(drop);
+        }
+        None
+    });
+    match walked {
+        Err(why) if why.is_of_place => Err(Error::new(ErrorKind::Model, format!("cannot read model `{}`: {}", path.display(), why.text))),
+        _ => checked,
+    }
+}
+
+/// The bytes of a tensor in a separate file.
+struct Place {
+    location: PathBuf,
+    offset: usize,
+    /// `None` if the tensor has all bytes up to the end of the file.
+    len: Option<usize>,
+}
+
+impl Place {
+    fn of<'a>(&self, file: &'a [u8]) -> Option<&'a [u8]> {
+        let rest = file.get(self.offset..)?;
+        self.len.map_or(Some(rest), |len| rest.get(..len))
+    }
+
+    fn range(&self) -> String {
+        let end = self.len.map(|len| self.offset.saturating_add(len).to_string()).unwrap_or_default();
+        format!("{}..{end}", self.offset)
+    }
+}
+
+/// The reason why separate weights cannot be read.
+struct BadWeights {
+    /// Whether the model names a file that it must not name.
+    is_of_place: bool,
+    text: String,
+}
+
+impl From<String> for BadWeights {
+    fn from(text: String) -> Self {
+        Self { is_of_place: false, text }
+    }
+}
+
+/// Copies the model with the bytes that `load` returns for each tensor in a separate file. If it returns `None`, the tensor stays.
+fn with_weights(model: &[u8], load: &mut dyn FnMut(&Place) -> Option<Vec<u8>>) -> std::result::Result<Vec<u8>, BadWeights> {
+    let mut refused = None;
+    let mut tensor = |tensor: &[u8]| -> EngineResult<Change> {
+        let entries = messages(tensor, TENSOR_OTHER_FILE)?;
+        if entries.is_empty() || refused.is_some() {
+            return Ok(Change::Keep);
+        }
+        match place_of(&entries)? {
+            Ok(place) => Ok(match load(&place) {
+                Some(bytes) => Change::To(with_bytes(tensor, &bytes)?),
+                None => Change::Keep,
+            }),
+            Err(why) => {
+                refused = Some(why);
+                Ok(Change::Keep)
+            }
+        }
+    };
+    let changed = rewrite(model, &mut |number, content| match number {
+        MODEL_GRAPH => each_tensor(content, &[GRAPH_NODE], 0, &mut tensor).map(Change::To),
+        MODEL_FUNCTION => each_tensor(content, &[FUNCTION_NODE], 0, &mut tensor).map(Change::To),
+        _ => Ok(Change::Keep),
+    })?;
+    refused.map_or(Ok(changed), |text| Err(BadWeights { is_of_place: true, text }))
+}
+
+/// Copies a graph with changed tensors. `nodes` is the number of the field with the nodes.
+fn each_tensor(graph: &[u8], nodes: &[u64], depth: usize, change: &mut dyn FnMut(&[u8]) -> EngineResult<Change>) -> EngineResult<Vec<u8>> {
+    if depth == MAX_DEPTH {
+        return Err(format!("expected at most {MAX_DEPTH} graphs inside each other"));
+    }
+    rewrite(graph, &mut |number, content| match number {
+        GRAPH_INITIALIZER if nodes == [GRAPH_NODE] => change(content),
+        _ if nodes.contains(&number) => Ok(Change::To(rewrite(content, &mut |number, attribute| match number {
+            NODE_ATTRIBUTE => Ok(Change::To(rewrite(attribute, &mut |number, content| match number {
+                _ if ATTRIBUTE_TENSORS.contains(&number) => change(content),
+                _ if ATTRIBUTE_GRAPHS.contains(&number) => each_tensor(content, &[GRAPH_NODE], depth + 1, change).map(Change::To),
+                _ => Ok(Change::Keep),
+            })?)),
+            _ => Ok(Change::Keep),
+        })?)),
+        _ => Ok(Change::Keep),
+    })
+}
+
+/// Returns the place that the entries of a tensor name, or the reason why the model must not name it.
+fn place_of(entries: &[&[u8]]) -> EngineResult<std::result::Result<Place, String>> {
+    let mut place = Place { location: PathBuf::new(), offset: 0, len: None };
+    for entry in entries {
+        let value = String::from_utf8_lossy(text(entry, 2)?).into_owned();
+        let number = || value.trim().parse::<usize>();
+        match text(entry, 1)? {
+            b"location" => place.location = value.into(),
+            b"offset" => match number() {
+                Ok(offset) => place.offset = offset,
+                Err(_) => return Ok(Err(format!("the offset of its weights: expected a number, got `{value}`"))),
+            },
+            b"length" => match number() {
+                Ok(len) => place.len = Some(len),
+                Err(_) => return Ok(Err(format!("the length of its weights: expected a number, got `{value}`"))),
+            },
+            _ => {}
+        }
+    }
+    let is_inside = place.location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    Ok(match is_inside && place.location.file_name().is_some() {
+        true => Ok(place),
+        false => Err(format!("its weights: expected a file in the folder of the model, got `{}`", place.location.display())),
+    })
+}
+
+/// Returns the tensor with its bytes, and without the reference to another file.
+fn with_bytes(tensor: &[u8], bytes: &[u8]) -> EngineResult<Vec<u8>> {
+    let (mut whole, mut rest) = (Vec::with_capacity(tensor.len() + bytes.len() + 16), tensor);
+    while let Some(field) = Field::next(&mut rest)? {
+        if ![TENSOR_OTHER_FILE, TENSOR_LOCATION, TENSOR_BYTES].contains(&field.number) {
+            whole.extend_from_slice(field.whole);
+        }
+    }
+    write_varint(TENSOR_BYTES << 3 | MESSAGE, &mut whole);
+    write_varint(bytes.len() as u64, &mut whole);
+    whole.extend_from_slice(bytes);
+    Ok(whole)
+}
+
 fn has_other_files(graph: &[u8], depth: usize) -> bool {
-    const MAX_DEPTH: usize = 16;
     fn each<'a>(message: &'a [u8], numbers: &[u64]) -> Vec<&'a [u8]> {
         numbers.iter().flat_map(|&number| messages(message, number).unwrap_or_default()).collect()
     }
@@ -132,14 +337,27 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
 /// # Errors
 /// Returns an error if the file cannot be read, or is not a valid message.
 pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
+    outline_up_to(file, 0)
+}
+
+/// Same as [`outline`], but with the values of small tensors, such as the axes of an operator.
+///
+/// # Errors
+/// Returns the errors of [`outline`].
+pub fn outline_with_constants(file: impl Read + Seek) -> io::Result<Vec<u8>> {
+    outline_up_to(file, 4096)
+}
+
+fn outline_up_to(file: impl Read + Seek, max_kept: u64) -> io::Result<Vec<u8>> {
     let mut file = BufReader::new(file);
     let len = file.seek(io::SeekFrom::End(0))?;
     file.rewind()?;
-    outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
+    outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER], max_kept)
 }
 
-/// Reads the next `len` bytes of the file as a message. Leaves out the values of the tensors at the end of `path`.
-fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
+/// Reads the next `len` bytes of the file as a message. Leaves out the values of the tensors at the end of `path`, except fields of at most
+/// `max_kept` bytes.
+fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64], max_kept: u64) -> io::Result<Vec<u8>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
     let (mut bytes, mut left) = (Vec::new(), len);
     while left > 0 {
@@ -149,7 +367,7 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
             0 => {
                 let value = next_varint(file, &mut left)?;
                 // Values that are not packed are separate fields, each with one number. Leave them out as well.
-                if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
+                if !(path.is_empty() && TENSOR_VALUES.contains(&number) && max_kept == 0) {
                     write_varint(key, &mut bytes);
                     write_varint(value, &mut bytes);
                 }
@@ -161,14 +379,14 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
             _ => return Err(bad()),
         };
         left = left.checked_sub(len).ok_or_else(bad)?;
-        if path.is_empty() && TENSOR_VALUES.contains(&number) {
+        if path.is_empty() && TENSOR_VALUES.contains(&number) && (max_kept == 0 || len > max_kept) {
             file.seek_relative(i64::try_from(len).map_err(|_| bad())?)?;
             continue;
         }
         write_varint(key, &mut bytes);
         match path.split_first() {
             Some((next, path)) if *next == number && key & 7 == MESSAGE => {
-                let inner = outline_of(file, len, path)?;
+                let inner = outline_of(file, len, path, max_kept)?;
                 write_varint(inner.len() as u64, &mut bytes);
                 bytes.extend_from_slice(&inner);
             }
@@ -289,7 +507,7 @@ fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> EngineR
 }
 
 /// Returns the inner messages and texts with this field number.
-fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
+pub(crate) fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     let (mut found, mut rest) = (Vec::new(), message);
     while let Some(field) = Field::next(&mut rest)? {
         if let (true, Content::Message(content)) = (field.number == number, field.content) {
@@ -301,29 +519,30 @@ fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
 
 /// Returns the text with this field number, or an empty text if there is none. If the message has several fields with this number, the last
 /// field counts, as in all protocol buffers.
-fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
+pub(crate) fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
     Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
 
 const MESSAGE: u64 = 2;
 
-struct Field<'a> {
-    number: u64,
-    content: Content<'a>,
+pub(crate) struct Field<'a> {
+    pub(crate) number: u64,
+    pub(crate) content: Content<'a>,
     /// The bytes of the field, including its key.
     whole: &'a [u8],
 }
 
-enum Content<'a> {
+pub(crate) enum Content<'a> {
     Number(u64),
     /// A message, a text, or packed numbers.
     Message(&'a [u8]),
-    Fixed,
+    /// A number of 4 or 8 bytes.
+    Fixed(&'a [u8]),
 }
 
 impl<'a> Field<'a> {
     /// Reads the next field. Returns `None` at the end of the message.
-    fn next(rest: &mut &'a [u8]) -> EngineResult<Option<Self>> {
+    pub(crate) fn next(rest: &mut &'a [u8]) -> EngineResult<Option<Self>> {
         let whole = *rest;
         if whole.is_empty() {
             return Ok(None);
@@ -335,8 +554,8 @@ impl<'a> Field<'a> {
                 let len = usize::try_from(read_varint(rest)?).map_err(|_| cut_off())?;
                 Content::Message(take(rest, len)?)
             }
-            1 => take(rest, 8).map(|_| Content::Fixed)?,
-            5 => take(rest, 4).map(|_| Content::Fixed)?,
+            1 => take(rest, 8).map(Content::Fixed)?,
+            5 => take(rest, 4).map(Content::Fixed)?,
             other => return Err(format!("the bytes are not a valid protocol buffer (wire type {other})")),
         };
         Ok(Some(Self { number: key >> 3, content, whole: &whole[..whole.len() - rest.len()] }))
@@ -353,7 +572,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> EngineResult<&'a [u8]> {
     Ok(taken)
 }
 
-fn read_varint(rest: &mut &[u8]) -> EngineResult<u64> {
+pub(crate) fn read_varint(rest: &mut &[u8]) -> EngineResult<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = take(rest, 1)?[0];
@@ -382,7 +601,7 @@ mod tests {
     use crate::tensor::ElementType;
 
     fn tiny(name: &str) -> Vec<u8> {
-        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)).unwrap()
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)).unwrap()
     }
 
     fn input(dims: impl Into<PartialShape>) -> Port {
@@ -449,7 +668,8 @@ mod tests {
             for flip in [0x01, 0x7f, 0x80, 0xff] {
                 let mut bad = model.clone();
                 bad[at] ^= flip;
-                let _read = (with_input_shapes(&bad, &inputs), nodes(&bad), outline(Cursor::new(&bad)));
+                let _read = (with_input_shapes(&bad, &inputs), nodes(&bad), outline(Cursor::new(&bad)), check_whole(&bad));
+                let _graph = crate::graph::onnx::read(&bad, &inputs).map(|graph| graph.has_independent_rows());
             }
         }
     }

@@ -124,7 +124,12 @@ fn check_independent(alone: &CompiledModel, together: &CompiledModel, device_mod
     match device_model.rows_are_independent() {
         Some(true) => Ok(()),
         Some(false) => Err(refused(mixes_rows("the device reports a dependence"))),
-        None => try_rows(alone, together, max_rows.min(3)),
+        None if together.properties().config.batch_independent => Ok(()),
+        None if device_model.rows_can_be_tried() => try_rows(alone, together, max_rows.min(3)),
+        None => Err(refused(format!(
+            "device {} does not know whether its batch items are independent; if they are, set the option `batch-independent=true`, otherwise use batch size 1",
+            together.device()
+        ))),
     }
 }
 
@@ -323,8 +328,77 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
 /// Checks that the outputs of a batch item do not depend on the other items: runs a few random items in one call, then each item alone, and
 /// compares the outputs.
 fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
+    for draw in Draw::ALL {
+        try_draw(alone, together, n_rows, draw).map_err(|error| match draw {
+            // The model may not accept these values, for example as indices. Then the items count as dependent.
+            Draw::Usual => error,
+            _ => refused(format!("the test whether its batch items are independent failed: {error}")),
+        })?;
+    }
+    alone.release();
+    together.release();
+    Ok(())
+}
+
+/// The values of a batch that tests whether batch items are independent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Draw {
+    /// Numbers from 0 to 1.
+    Usual,
+    /// Numbers of both signs.
+    Signed,
+    /// Numbers of pixels: 0 to 255.
+    Large,
+    /// Numbers near 0.
+    Small,
+    /// All numbers of an item are equal.
+    Constant,
+    /// Only the last item has large numbers.
+    LargeLast,
+    /// Only the first item has numbers below 0.
+    NegativeFirst,
+}
+
+impl Draw {
+    const ALL: [Self; 7] = [Self::Usual, Self::Signed, Self::Large, Self::Small, Self::Constant, Self::LargeLast, Self::NegativeFirst];
+
+    /// Returns a number of item `row_idx` of `n_rows`. `random` is from 0 to 1. `is_index` limits the result to 0 and 1, because the model
+    /// may use an integer as an index, and a larger index may be out of range.
+    fn number(self, random: f32, row_idx: usize, n_rows: usize, is_index: bool) -> f32 {
+        if is_index {
+            return match self {
+                Self::Constant | Self::LargeLast => f32::from(u8::from(row_idx + 1 == n_rows)),
+                Self::NegativeFirst => f32::from(u8::from(row_idx > 0)),
+                _ => random.round(),
+            };
+        }
+        match self {
+            Self::Usual => random,
+            Self::Signed => 2.0 * random - 1.0,
+            Self::Large => 255.0 * random,
+            Self::Small => random / 1024.0,
+            Self::Constant => row_idx as f32 / 2.0,
+            Self::LargeLast => {
+                if row_idx + 1 == n_rows {
+                    255.0 * random
+                } else {
+                    random
+                }
+            }
+            Self::NegativeFirst => {
+                if row_idx == 0 {
+                    -8.0 * random
+                } else {
+                    random
+                }
+            }
+        }
+    }
+}
+
+fn try_draw(alone: &CompiledModel, together: &CompiledModel, n_rows: usize, draw: Draw) -> Result<()> {
     let precision = together.properties().config.precision;
-    let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
+    let batches = alone.inputs().iter().map(|port| noise(port, n_rows, draw)).collect::<Result<Vec<_>>>()?;
     let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} batch items in one call")))?.into_tensors();
     for (port, output) in together.outputs().iter().zip(&whole) {
         if output.shape().first() != Some(&n_rows) {
@@ -344,14 +418,11 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
             }
         }
     }
-    alone.release();
-    together.release();
     Ok(())
 }
 
-/// Creates a tensor of `n_rows` batch items with different random values. Integers are 0 or 1, because the model may use an integer as an
-/// index, and a larger index may be out of range.
-fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
+/// Creates a tensor of `n_rows` batch items with different values.
+fn noise(port: &Port, n_rows: usize, draw: Draw) -> Result<Tensor> {
     let mut is_batch = true;
     let mut extents = port.shape.dims().iter().map(|dim| match dim {
         _ if std::mem::take(&mut is_batch) => n_rows,
@@ -361,17 +432,18 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     let dims: [usize; MAX_RANK] = std::array::from_fn(|_| extents.next().unwrap_or(0));
     let tensor = Tensor::new(port.element, Shape::new(&dims[..port.shape.dims().len()]))?;
     let mut state = 0x9e37_79b9_u32;
-    let mut draw = || {
+    let mut random = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 24
+        (state >> 24) as f32 / 256.0
     };
     let mut bytes = tensor.bytes_mut()?;
     let len = bytes.extent().len() / port.element.size();
-    let values: Vec<f32> = match port.element {
-        ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16 => (0..len).map(|_| draw() as f32 / 256.0).collect(),
-        ElementType::U8 => (0..len).map(|_| draw() as f32).collect(),
-        _ => (0..len).map(|_| (draw() >> 7) as f32).collect(),
-    };
+    let is_float = matches!(port.element, ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16);
+    // Pixels are whole numbers from 0 to 255.
+    let scale = if port.element == ElementType::U8 && draw == Draw::Usual { 255.0 } else { 1.0 };
+    let is_index = !is_float && port.element != ElementType::U8;
+    let number = |idx: usize, random: f32| scale * draw.number(random, idx * n_rows / len, n_rows, is_index);
+    let values: Vec<f32> = (0..len).map(|idx| number(idx, random())).collect();
     let shape = tensor.shape();
     let values = ndarray::ArrayD::from_shape_vec(&*shape, values).map_err(|error| Error::new(ErrorKind::Tensor, error.to_string()))?;
     Values::copy_to(&values, &mut bytes)?;
@@ -379,7 +451,8 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// Describes the first pair of values that differ by more than rounding can explain; `None` if there is none.
+/// Describes the first pair of values that differ by more than rounding can explain; `None` if there is none. Rounding depends on the value
+/// and on the largest value, because a small value may be a difference of large ones.
 fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
     if one.shape() != of_all.shape() {
         return Ok(Some(format!("computed alone, the item has the shape {}; computed in a batch, {}", one.shape(), of_all.shape())));
@@ -399,7 +472,8 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
         }
     };
     // `inf - inf` is NaN, so infinite values are compared with `==`, and only finite values with the tolerance.
-    let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
+    let largest = numbers.1.iter().filter(|value| value.is_finite()).fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs() + largest / 128.0);
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
     Ok(differs.map(|(a, b)| format!("computed alone, a value is {a}; computed in a batch, {b}")))
@@ -452,7 +526,7 @@ mod tests {
     fn rows_to_try_are_drawn_from_what_a_model_can_take() {
         let values = |element| {
             let port = Port::new("x", element, [Dim::Dynamic, Dim::Fixed(5), Dim::Fixed(8)]);
-            let tensor = noise(&port, 3).unwrap();
+            let tensor = noise(&port, 3, Draw::Usual).unwrap();
             assert_eq!(*tensor.shape(), [3, 5, 8]);
             match element {
                 ElementType::F32 => numbers::<f32>(&tensor),

@@ -50,6 +50,8 @@
 //! - A seat waits at most once at a time, so the queue of waiting runs is at most as long as the number of requests. A call has at most
 //!   `size` seats. There are as many calls as engines, and at most one queued [`Look`]. A seat holds clones of its inputs only from `offer`
 //!   to the start of its call.
+//! - The thread that starts a call copies its inputs, and holds leases on them only until then. A run that is canceled meanwhile waits for
+//!   this copy, so its tensors are free when it ends. The lock is not held during the copy, and the copy waits for nothing.
 //! - A run that ends early, because its request is dropped, releases its batch item. The call continues for its other runs, and is canceled
 //!   when none of its runs is left.
 
@@ -78,6 +80,8 @@ struct Shared {
     state: Mutex<State>,
     /// Notifies the watcher that a run waits, or that the collector is closed.
     changed: Condvar,
+    /// Notifies threads whose run leaves that the inputs of a call are copied.
+    copied: Condvar,
 }
 
 struct State {
@@ -135,6 +139,8 @@ enum SeatState {
 struct Call {
     request: InferRequest,
     is_on: bool,
+    /// Whether a thread copies the inputs of the runs into the batch. Meanwhile their tensors are leased.
+    is_copied: bool,
     /// The seat of each batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
     n_in_call: usize,
@@ -210,7 +216,15 @@ impl Collector {
         let n_calls = calls.len();
         let new = |request: InferRequest| {
             let lists = request.model_inputs().iter().map(|_| Vec::with_capacity(size)).collect();
-            Call { request, is_on: false, seats: Vec::with_capacity(size), n_in_call: 0, lists, results: Results::default() }
+            Call {
+                request,
+                is_on: false,
+                is_copied: false,
+                seats: Vec::with_capacity(size),
+                n_in_call: 0,
+                lists,
+                results: Results::default(),
+            }
         };
         let state = State {
             seats: Vec::new(),
@@ -224,8 +238,16 @@ impl Collector {
             closed: false,
             tasks: Vec::with_capacity(size),
         };
-        let shared =
-            Arc::new(Shared { size, timeout, resume, ends_on_resume, profiles, state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            size,
+            timeout,
+            resume,
+            ends_on_resume,
+            profiles,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            copied: Condvar::new(),
+        });
         for (call_idx, call) in shared.state.lock().unwrap().calls.iter().enumerate() {
             let weak = Arc::downgrade(&shared);
             call.request.set_on_quiet(Arc::new(move |_run| collect_results(&weak, call_idx)));
@@ -299,6 +321,12 @@ impl Collector {
     /// which the caller must empty. Returns `None` if the run had left before, or was never offered.
     pub(super) fn leave(&self, seat_idx: usize) -> Option<Vec<Tensor>> {
         let mut state = self.shared.state.lock().unwrap();
+        // A canceled run ends here before its call. Its tensors must be free then.
+        while let SeatState::InCall { call_idx, .. } = state.seats[seat_idx].state
+            && state.calls.get(call_idx).is_some_and(|call| call.is_copied)
+        {
+            state = self.shared.copied.wait(state).unwrap();
+        }
         let seat_state = std::mem::take(&mut state.seats[seat_idx].state);
         let mut abandoned = None;
         match seat_state {
@@ -361,6 +389,7 @@ impl State {
         let call_idx = self.idle_calls.pop().expect("an engine is free, so a call is idle");
         let call = &mut self.calls[call_idx];
         call.is_on = true;
+        call.is_copied = true;
         call.seats.clear();
         let mut slices = std::mem::take(&mut call.lists);
         // The lists are missing if the thread that started the previous call of this request has not returned them yet.
@@ -420,7 +449,12 @@ impl Shared {
     }
 
     fn start(&self, call_idx: usize, request: &InferRequest, mut slices: Vec<Vec<Tensor>>) {
-        let started = request.start_async(Gathered(&slices));
+        let started = request.start_copied(Gathered(&slices), || {
+            if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {
+                call.is_copied = false;
+            }
+            self.copied.notify_all();
+        });
         // The started call holds clones of the tensors, so the lists can be emptied and kept.
         slices.iter_mut().for_each(Vec::clear);
         if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {

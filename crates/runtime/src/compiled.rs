@@ -106,8 +106,8 @@ impl CompiledModel {
         self.shared.model.computes_rows_in_turn()
     }
 
-    /// Checks that the model accepts up to `max_rows` independent batch items. The first axis of every input must be dynamic. If the device
-    /// does not know whether the items are independent, a few runs with random inputs check this.
+    /// Checks that the model accepts up to `max_rows` independent batch items, as [`Core::compile_model`](super::Core::compile_model) does
+    /// with a batch size above 1. The first axis of every input must be dynamic.
     ///
     /// # Errors
     /// Returns `Unsupported`, with the reason, if the items are not independent or the first axis is fixed. Also returns the errors of the
@@ -228,8 +228,8 @@ impl CompiledModel {
     pub fn infer(&self, inputs: impl Inputs) -> Result<Results> {
         self.check_complete(&inputs)?;
         let request = self.direct_request()?;
-        let ran = request.infer(inputs);
-        request.end_of_direct_run(ran)
+        request.infer(inputs)?;
+        request.take_outputs()
     }
 
     /// Same as [`CompiledModel::infer`], but does not block the thread: starts the run immediately and returns a future of the results.

@@ -58,6 +58,10 @@ pub struct Config {
     /// that already wait for a busy engine are combined. If all requests of the model wait, their runs start before the time is over.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub batch_timeout: Duration,
+    /// Whether the caller knows that the outputs of each batch item depend on that item only. The default, `false`, lets the device prove
+    /// it from the graph, or a test find out. With `true`, neither is needed; a device that knows of a dependence still refuses. The device
+    /// REMOTE knows nothing about the graph, so it batches only with `true`. If `true` is wrong, runs change the results of other runs.
+    pub batch_independent: bool,
     /// Longest time that the drop of the last handle blocks while the request runs; 5 s by default. After that time, the run keeps its
     /// memory and frees it when it ends.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
@@ -83,6 +87,7 @@ impl Default for Config {
             callback_executor: None,
             batch_size: 1,
             batch_timeout: Duration::from_millis(5),
+            batch_independent: false,
             drop_patience: Duration::from_secs(5),
             engine_options: BTreeMap::new(),
         }

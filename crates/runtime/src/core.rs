@@ -113,8 +113,9 @@ impl Core {
     /// If [`Config::batch_size`] is above 1, the first axis of every input must be the batch. The extent of the first axis must be 1 or
     /// dynamic, and all other extents must be fixed. If the first axis is dynamic, single and batched runs use the same compiled model. If
     /// its extent is 1, the model is compiled a second time with a dynamic first axis, which doubles the memory; single runs then take as
-    /// long as without batching. Batch items must be independent. If the device does not know whether they are, a few runs with random
-    /// inputs check this.
+    /// long as without batching. Batch items must be independent. The built-in devices prove this from the operators of the model. If an
+    /// operator is not known, runs with various inputs test it. The device REMOTE can do neither, so it needs
+    /// [`Config::batch_independent`].
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such device. Returns `Unsupported` if the device is missing on this machine, or if the model

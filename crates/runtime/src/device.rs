@@ -181,9 +181,15 @@ pub trait DeviceModel: Send + Sync {
     fn optimal_number_of_requests(&self) -> usize;
 
     /// Returns whether the outputs of each batch item depend on that item only. The default, `None`, means that the device does not know.
-    /// The runtime then finds out with a few runs, if it needs to know.
+    /// If the runtime needs to know, it then tests the model with a few runs, provided that [`DeviceModel::rows_can_be_tried`] is true.
     fn rows_are_independent(&self) -> Option<bool> {
         None
+    }
+
+    /// Returns whether a few runs may answer what [`DeviceModel::rows_are_independent`] does not. A device that knows nothing about the
+    /// computation returns `false`. The runtime then batches runs only with [`Config::batch_independent`].
+    fn rows_can_be_tried(&self) -> bool {
+        true
     }
 
     /// Returns whether batch items are computed sequentially, so that batching does not save time.

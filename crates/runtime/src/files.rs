@@ -42,20 +42,25 @@ pub fn open_regular(path: &Path, what: &str) -> Result<File> {
 /// Reads a file of at most `max_bytes`. `what` names the kind of file in messages.
 ///
 /// # Errors
-/// Returns the errors of [`open_regular`]. Also returns `Io` if the file cannot be read, or is larger than `max_bytes`.
+/// Returns the errors of [`open_regular`]. Also returns `Io` if the file cannot be read, changes meanwhile, or is larger than `max_bytes`.
 pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> {
     let file = open_regular(path, what)?;
     let too_large = |n_bytes: &dyn fmt::Display| {
         cannot_read(path, what, &format_args!("expected at most {max_bytes} bytes, got {n_bytes}"), "name another file")
     };
-    let n_bytes = file.metadata().map_or(0, |file| file.len());
+    let state = |file: &File| file.metadata().and_then(|file| Ok((file.len(), file.modified()?))).ok();
+    let before = state(&file);
+    let n_bytes = before.map_or(0, |(n_bytes, _)| n_bytes);
     if n_bytes > max_bytes {
         return Err(too_large(&n_bytes));
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
     // Do not trust the reported size: the file may grow, and files in `/proc` report 0. So read up to one byte more than the limit: if this
     // byte exists, the file is too large.
-    file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
+    (&file).take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
+    if state(&file) != before {
+        return Err(cannot_read(path, what, &"the file changed while it was read", "write it to another name, then rename it"));
+    }
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));
     }

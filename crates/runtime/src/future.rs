@@ -147,7 +147,7 @@ impl Future for InferFuture {
             InferState::Failed(error) => Err(error.take().expect("a future must not be polled after it was ready")),
             InferState::Running(run, request) => match Pin::new(run).poll(context) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(outcome) => request.end_of_direct_run(outcome),
+                Poll::Ready(outcome) => outcome.and_then(|()| request.take_outputs()),
             },
         };
         self.0 = InferState::Failed(None);

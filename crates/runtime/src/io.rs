@@ -14,7 +14,7 @@ use super::error::catch;
 use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::{Error, ErrorKind, Input, Inputs, Result};
-use crate::tensor::{Bytes, BytesMut, DeviceLease, ElementType, MAX_RANK, MemoryKind, Shape, Tensor, Values};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, ElementType, MAX_RANK, Shape, Tensor, Values};
 
 /// Writes the values of an input directly before the device reads them. `roiflow_inference` implements this trait for video frames.
 pub trait FillInput: Send {
@@ -394,9 +394,9 @@ impl InputSlot {
                 }
                 let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
-                if is_index(self.port.element) && tensor.memory_kind() == MemoryKind::Shared {
-                    // Engines first check that an index is in range, and use it later. Another process could change the shared memory in
-                    // between, so the engine gets a copy of the indices.
+                if is_index(self.port.element) && tensor.is_written_by_others() {
+                    // Engines first check that an index is in range, and use it later. Another process or program could change the memory
+                    // in between, so the engine gets a copy of the indices.
                     let mut own = self.lease_own(device, *bytes.layout().shape())?;
                     bytes.copy_to(&mut own).map_err(|error| self.named(error.into()))?;
                     self.slices.push(bytes);
@@ -435,9 +435,10 @@ fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     PartialShape::new(dims.collect()).expect("as many axes as the port has")
 }
 
-/// Returns whether engines may use values of this type as positions in memory, as ONNX's `Gather` does.
+/// Returns whether engines may use values of this type as positions in memory, as ONNX's `Gather` does, or as a number of elements, as
+/// `Compress` does.
 fn is_index(element: ElementType) -> bool {
-    matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
+    matches!(element, ElementType::Bool | ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
 }
 
 /// Returns the shape with a different extent of its first axis. The shape must have at least one axis.
@@ -715,6 +716,11 @@ impl RunIo {
     /// Writes the inputs whose source is a filler or a batch into the request's own tensors.
     pub(super) fn fill(&mut self) -> Result<()> {
         self.inputs.iter_mut().try_for_each(InputSlot::fill)
+    }
+
+    /// Resets all inputs to the request's own tensors.
+    pub(super) fn clear_inputs(&mut self) {
+        self.inputs.iter_mut().for_each(|slot| drop(slot.replace_source(Source::Own)));
     }
 
     /// Ends all leases of the run.

@@ -8,7 +8,7 @@ use super::config::MAX_BATCH_SIZE;
 use super::{Config, Error, ErrorKind, Performance, Precision, Result};
 
 /// The names of the options, and the values that each accepts.
-const OPTIONS: [(&str, &str); 10] = [
+const OPTIONS: [(&str, &str); 11] = [
     ("performance", "`throughput` or `latency`"),
     ("requests", "a number from 1 to 4096"),
     ("threads", "a number from 1 to 4096"),
@@ -19,12 +19,13 @@ const OPTIONS: [(&str, &str); 10] = [
     ("callback-thread", "`true` or `false`"),
     ("batch-size", "a number from 1 to 1024"),
     ("batch-timeout", "milliseconds, 0 or more"),
+    ("batch-independent", "`true` or `false`"),
 ];
 
 impl Config {
     /// Sets the option with this name. The names are `performance`, `requests`, `threads`, `precision`, `cache-folder`, `profiling`,
-    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), and the options of an engine with its
-    /// prefix, see [`Config::engine_options`].
+    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), `batch-independent`, and the options of an
+    /// engine with its prefix, see [`Config::engine_options`].
     ///
     /// ```
     /// # use roiflow::runtime::{Config, Performance};
@@ -63,6 +64,7 @@ impl Config {
             "profiling" => set(&mut self.profiling, value.parse().ok()),
             "exclusive-requests" => set(&mut self.exclusive_requests, value.parse().ok()),
             "callback-thread" => set(&mut self.callback_thread, value.parse().ok()),
+            "batch-independent" => set(&mut self.batch_independent, value.parse().ok()),
             "batch-size" => set(&mut self.batch_size, number(value, MAX_BATCH_SIZE)),
             _ => set(&mut self.batch_timeout, milliseconds(value)),
         };
@@ -156,7 +158,7 @@ mod tests {
     fn a_list_of_options_is_taken_by_name() {
         let mut config = Config::default();
         let list = " performance=latency, requests=3 ,threads=2,precision=bf16,cache-folder=/a b/c,profiling=true,,exclusive-requests=true,\
-                    callback-thread=true,batch-size=4,batch-timeout=2.5,OPENVINO.NUM_STREAMS=2,ORT.session.x=a=b,";
+                    callback-thread=true,batch-size=4,batch-timeout=2.5,batch-independent=true,OPENVINO.NUM_STREAMS=2,ORT.session.x=a=b,";
         config.set_all(list).unwrap();
         assert_eq!(
             config,
@@ -171,6 +173,7 @@ mod tests {
                 callback_thread: true,
                 batch_size: 4,
                 batch_timeout: Duration::from_micros(2500),
+                batch_independent: true,
                 engine_options: [("OPENVINO.NUM_STREAMS", "2"), ("ORT.session.x", "a=b")]
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .into(),

@@ -196,7 +196,7 @@ impl InferRequest {
             callback(request, result);
         };
         let previous = {
-            let mut guarded = self.shared().guarded.lock().unwrap();
+            let mut guarded = self.shared().lock_unread();
             guarded.check_callback()?;
             guarded.callback.replace(Arc::new(callback))
         };
@@ -210,7 +210,7 @@ impl InferRequest {
     /// Returns the errors of [`InferRequest::set_callback`].
     pub fn clear_callback(&self) -> Result<()> {
         let previous = {
-            let mut guarded = self.shared().guarded.lock().unwrap();
+            let mut guarded = self.shared().lock_unread();
             guarded.check_callback()?;
             guarded.callback.take()
         };
@@ -224,7 +224,7 @@ impl InferRequest {
     /// Returns `Busy` while the request runs.
     pub fn set_user_data(&self, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
         let previous = {
-            let mut guarded = self.shared().guarded.lock().unwrap();
+            let mut guarded = self.shared().lock_unread();
             guarded.check_idle()?;
             guarded.user_data.replace(data)
         };
@@ -512,7 +512,7 @@ impl InferRequest {
     /// Returns `Busy` while the request runs.
     pub fn clear_inputs(&self) -> Result<()> {
         self.shared().edit(|body| {
-            body.io.inputs.iter_mut().for_each(|slot| drop(slot.replace_source(Source::Own)));
+            body.io.clear_inputs();
             Ok(())
         })
     }
@@ -523,15 +523,6 @@ impl InferRequest {
             body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
             Ok(())
         })
-    }
-
-    /// Ends a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: returns the outputs, and resets inputs and variables for
-    /// the next call.
-    pub(super) fn end_of_direct_run(&self, ran: Result<()>) -> Result<Results> {
-        self.clear_inputs()?;
-        self.reset_state()?;
-        ran?;
-        self.take_outputs()
     }
 
     /// Takes the output tensors out of the request. Copies an output only if the user set its tensor.
@@ -560,13 +551,10 @@ impl InferRequest {
     /// # Errors
     /// Returns `Busy` while the request runs.
     pub fn reset_state(&self) -> Result<()> {
-        let n_variables = self.model().variables.len();
-        if n_variables == 0 {
+        if self.model().variables.is_empty() {
             return self.shared().with_body(|_| Ok(()));
         }
-        self.shared().edit(|Body { device, io, .. }| {
-            (0..n_variables).try_for_each(|variable_idx| io.set_variable(&mut **device, variable_idx, None))
-        })
+        self.shared().edit(Body::reset_variables)
     }
 }
 
@@ -692,7 +680,7 @@ impl InferRequest {
     /// # Errors
     /// Returns `Busy` while the request runs.
     pub fn latency(&self) -> Result<Duration> {
-        let guarded = self.shared().guarded.lock().unwrap();
+        let guarded = self.shared().lock_unread();
         guarded.check_idle()?;
         Ok(guarded.latency)
     }
@@ -718,7 +706,7 @@ impl InferRequest {
     /// Returns `Config` if the model was compiled without profiling. Returns `Unsupported` if the device does not report times. Returns
     /// `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        self.shared().edit(|body| match body.seat.as_ref().and_then(Seat::profile) {
+        self.shared().read(|body| match body.seat.as_ref().and_then(Seat::profile) {
             Some(profile) => Ok(profile),
             None => body.device.profiling_info(),
         })
@@ -801,6 +789,20 @@ impl InferRequest {
     /// Begins a run for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs) -> Result<Box<Body>> {
         self.0.begin_for_queue(inputs, true)
+    }
+
+    /// Same as [`InferRequest::start_async`], but copies all slices of batches on the calling thread, and then calls `copied`. The leases on
+    /// the slices have ended by then.
+    pub(super) fn start_copied(&self, inputs: impl Inputs, copied: impl FnOnce()) -> Result<()> {
+        let begun = self.begin(&inputs, true).map(|mut body| {
+            if let Err(error) = body.io.fill() {
+                body.abandon(&self.shared().cancel, error);
+            }
+            body
+        });
+        copied();
+        self.shared().pass_on(begun?);
+        Ok(())
     }
 
     /// Sets the function that is called when no run and no callback is in progress any more; see [`OnQuiet`].

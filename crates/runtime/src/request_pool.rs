@@ -9,6 +9,8 @@ use super::{CompiledModel, InferRequest, Result};
 use crate::sync::Mutex;
 
 /// Caches idle requests for reuse. Creates a request if none is idle. When the cache is full, frees each request that is returned.
+///
+/// A request that returns releases its inputs, and its variables become zero.
 #[derive(Debug)]
 pub struct RequestPool(Arc<Idle>);
 
@@ -66,7 +68,9 @@ impl Deref for PooledRequest {
 
 impl Drop for PooledRequest {
     fn drop(&mut self) {
-        if let (Some(home), Some(request)) = (self.home.upgrade(), self.request.take()) {
+        let Some(request) = self.request.take() else { return };
+        // The next user must find neither inputs nor variables of this one. A request that cannot be cleared is freed.
+        if let (Some(home), Ok(())) = (self.home.upgrade(), request.shared().clear()) {
             let mut requests = home.requests.lock().unwrap();
             if requests.len() < home.capacity {
                 requests.push(request);

@@ -63,6 +63,10 @@ pub(super) struct Guarded {
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
     keeper: Keeper,
+    /// Whether the end of the run clears the request, see [`Shared::clear`].
+    clears_at_end: bool,
+    /// Whether a thread reads the body, see [`Shared::read`]. Other threads wait until it has read.
+    is_read: bool,
     /// The number and the outcome of the run that ended last.
     outcome: (u64, Result<()>),
     /// The runs for which threads and futures wait. Each entry keeps the outcome of its run, because a later run may end before the waiter
@@ -121,6 +125,8 @@ impl Handle {
                 latency: Duration::ZERO,
                 on_quiet: None,
                 keeper: Keeper::User,
+                clears_at_end: false,
+                is_read: false,
                 outcome: (0, Ok(())),
                 awaited: Vec::new(),
                 wakers: Vec::new(),
@@ -231,24 +237,38 @@ fn owned_by_queue(what_to_do: &str) -> Error {
     Error::new(ErrorKind::OwnedByQueue, format!("the request belongs to a queue: {what_to_do}"))
 }
 
+fn refused(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Busy => busy(),
+        Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
+    }
+}
+
 fn busy() -> Error {
     Error::new(ErrorKind::Busy, "the request is running: wait for it, or use another request")
 }
 
 impl Shared {
+    /// Locks the state. If another thread reads the body, waits until it has read.
+    pub(super) fn lock_unread(&self) -> MutexGuard<'_, Guarded> {
+        let mut guarded = self.guarded.lock().unwrap();
+        while guarded.is_read && !self.is_stepping_here() {
+            guarded = self.finished.wait(guarded).unwrap();
+        }
+        guarded
+    }
+
     /// Begins an edit: takes the body out of the idle request.
     fn begin_edit(&self) -> Result<Box<Body>> {
-        let mut guarded = self.guarded.lock().unwrap();
-        guarded.state.edit(this_thread()).map_err(|refusal| match refusal {
-            Refusal::Busy => busy(),
-            Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
-        })?;
+        let mut guarded = self.lock_unread();
+        guarded.state.edit(this_thread()).map_err(refused)?;
         Ok(guarded.body.take().expect("an idle request has its body"))
     }
 
     fn end_edit(&self, body: Box<Body>) {
         let mut guarded = self.guarded.lock().unwrap();
         guarded.state.end_edit();
+        guarded.is_read = false;
         guarded.body = Some(body);
         drop(guarded);
         self.finished.notify_all(); // The drop of the request may wait for the end of this edit.
@@ -256,7 +276,22 @@ impl Shared {
 
     /// Calls `action` with the body of the idle request, while no lock is held. Meanwhile the request is busy for other threads.
     pub(super) fn edit<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
-        let mut body = self.begin_edit()?;
+        let body = self.begin_edit()?;
+        self.edit_body(body, action)
+    }
+
+    /// Same as [`Shared::edit`], but for an action that only reads: other threads wait for it, and do not find the request busy. The action
+    /// must be short, and must not wait for another thread.
+    pub(super) fn read<R>(&self, action: impl FnOnce(&Body) -> Result<R>) -> Result<R> {
+        let mut guarded = self.lock_unread();
+        guarded.state.edit(this_thread()).map_err(refused)?;
+        guarded.is_read = true;
+        let body = guarded.body.take().expect("an idle request has its body");
+        drop(guarded);
+        self.edit_body(body, |body| action(body))
+    }
+
+    fn edit_body<R>(&self, mut body: Box<Body>, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let done = catch_unwind(AssertUnwindSafe(|| self.step(|| action(&mut body))));
         self.end_edit(body);
         done.unwrap_or_else(|panic| resume_unwind(panic))
@@ -264,7 +299,7 @@ impl Shared {
 
     /// Calls `action` with the body of the idle request, under the lock. `action` must not run or drop values of the user.
     pub(super) fn with_body<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
-        let mut guarded = self.guarded.lock().unwrap();
+        let mut guarded = self.lock_unread();
         guarded.check_idle()?;
         action(guarded.body.as_mut().expect("an idle request has its body"))
     }
@@ -298,6 +333,17 @@ impl Shared {
                 released.and(Err(error))
             }
         }
+    }
+
+    /// Releases the inputs and resets the variables. If the request runs, the end of the run does this.
+    pub(super) fn clear(&self) -> Result<()> {
+        let mut guarded = self.guarded.lock().unwrap();
+        if guarded.state.is_running() {
+            guarded.clears_at_end = true;
+            return Ok(());
+        }
+        drop(guarded);
+        self.edit(Body::clear)
     }
 
     /// Runs all steps on the calling thread.
@@ -478,6 +524,13 @@ impl Shared {
         }
         let here = this_thread();
         let mut guarded = self.guarded.lock().unwrap();
+        if std::mem::take(&mut guarded.clears_at_end) {
+            drop(guarded);
+            if let Err(error) = catch(format_args!("clearing the request"), || body.clear()).and_then(|cleared| cleared) {
+                tracing::warn!("{error}");
+            }
+            guarded = self.guarded.lock().unwrap();
+        }
         guarded.latency = body.started.elapsed();
         let mut before = guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();

@@ -224,6 +224,17 @@ impl Body {
         self.span = spans::of_run(self, request_id, name);
     }
 
+    /// Resets all inputs to the request's own tensors, and all variables to zero.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.io.clear_inputs();
+        self.reset_variables()
+    }
+
+    /// Resets all variables to zero.
+    pub(super) fn reset_variables(&mut self) -> Result<()> {
+        (0..self.io.places.variables.len()).try_for_each(|variable_idx| self.io.set_variable(&mut *self.device, variable_idx, None))
+    }
+
     /// Runs the next step. An error or panic of the step becomes the outcome of the run. Must not be called while the work of an
     /// asynchronous device is pending.
     pub(super) fn run_next_step(&mut self, cancel: &CancelToken, request_id: u64) {

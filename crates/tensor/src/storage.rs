@@ -20,7 +20,8 @@ pub const ALIGN_BYTES: usize = 64;
 /// # Safety
 /// `as_ptr` must point to `len` initialized bytes, whose address does not change during the lifetime of the value. While a lease for
 /// reading covers a byte, the byte must not change. While a lease for writing covers a byte, only the holder of the lease may access it. If
-/// `is_writable` returns true, writing the bytes must be allowed.
+/// `is_writable` returns true, writing the bytes must be allowed. If the owner cannot keep other code from writing the bytes during a
+/// lease, [`ForeignMemory::may_change`] must return true.
 pub unsafe trait ForeignMemory: Send + Sync {
     /// Returns the address of the first byte.
     fn as_ptr(&self) -> NonNull<u8>;
@@ -35,6 +36,11 @@ pub unsafe trait ForeignMemory: Send + Sync {
     /// Returns whether other code uses the bytes by their address. If so, a tensor over such memory never moves to larger memory, because
     /// the values that are written into the tensor must appear at that address.
     fn is_fixed(&self) -> bool {
+        false
+    }
+    /// Returns whether other code may write the bytes although they are leased, as Python code may write an array. Requests then copy
+    /// inputs whose values an engine may use as positions in memory.
+    fn may_change(&self) -> bool {
         false
     }
 }
@@ -173,6 +179,14 @@ impl Memory {
             #[cfg(target_os = "linux")]
             Owner::Shared(_) => false,
             Owner::Remote(_) => false,
+        }
+    }
+
+    /// Returns whether code that knows no leases may write the bytes: another process, or other code of this process.
+    pub(super) fn is_written_by_others(&self) -> bool {
+        match &self.owner {
+            Owner::Foreign(owner) => owner.may_change(),
+            _ => self.is_shared(),
         }
     }
 

@@ -190,6 +190,12 @@ impl Tensor {
         self.with_placed(|placed| placed.memory.is_writable())
     }
 
+    /// Returns whether code that knows no leases may write the values: another process, or other code of this process
+    /// ([`ForeignMemory::may_change`](super::ForeignMemory::may_change)).
+    pub fn is_written_by_others(&self) -> bool {
+        self.with_placed(|placed| placed.memory.is_written_by_others())
+    }
+
     /// Returns a tensor with the present memory and layout. A later [`Tensor::set_shape`] of the original does not change this tensor.
     pub fn snapshot(&self) -> Self {
         self.with_placed(|placed| Self::from_placed(placed.clone()))

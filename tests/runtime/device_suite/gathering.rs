@@ -11,13 +11,14 @@ use super::{UnderTest, batch, doubled, numbers};
 use crate::request::kind;
 use crate::support::{in_time, tiny, values};
 
-fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
-    Config { batch_size, batch_timeout, ..Config::default() }
+/// Only the server knows whether a model on it mixes its batch items, so the option says it.
+fn batches(device: &UnderTest, batch_size: usize, batch_timeout: Duration) -> Config {
+    Config { batch_size, batch_timeout, batch_independent: device.name == "REMOTE", ..Config::default() }
 }
 
 fn double_in_batches(device: &UnderTest, batch_size: usize, batch_timeout: Duration) -> CompiledModel {
     let (core, name, model) = (device.source)();
-    core.compile_model(&model, name, &batches(batch_size, batch_timeout)).unwrap()
+    core.compile_model(&model, name, &batches(device, batch_size, batch_timeout)).unwrap()
 }
 
 const HOURS: Duration = Duration::from_secs(100 * 3600);
@@ -66,7 +67,7 @@ pub fn a_batch_that_is_not_full_goes_when_its_time_is_over(device: &UnderTest) {
 
 /// A model whose file fixes the batch size at 1 is compiled for more batch items. The inputs of each request still have one item.
 pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
-    let model = (device.identity_with)(&batches(3, HOURS)).unwrap();
+    let model = (device.identity_with)(&batches(device, 3, HOURS)).unwrap();
     assert_eq!((model.inputs()[0].shape.to_string(), model.outputs()[0].shape.to_string()), ("[1, 4]".to_owned(), "[1, 4]".to_owned()));
     let requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
     for round in 0..3 {
@@ -84,9 +85,10 @@ pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
 /// A dynamic first axis is not always a batch axis. If runs of this model were batched, each run would change the results of the other
 /// runs.
 pub fn a_model_that_mixes_its_rows_is_not_gathered(device: &UnderTest) {
-    let error = (device.center_with)(&batches(4, HOURS)).unwrap_err();
+    let error = (device.center_with)(&Config { batch_size: 4, batch_timeout: HOURS, ..Config::default() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("its batch items are not independent"), "{error}");
+    let expected = if device.name == "REMOTE" { "set the option `batch-independent=true`" } else { "its batch items are not independent" };
+    assert!(error.to_string().contains(expected), "{error}");
     (device.center_with)(&Config::default()).unwrap();
 }
 
@@ -112,13 +114,33 @@ pub fn a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone(device
     }
 }
 
+/// A canceled run has ended when `wait` returns, although its call goes on. Its tensors are free then.
+pub fn a_canceled_run_of_a_batch_can_start_again_at_once(device: &UnderTest) {
+    let model = double_in_batches(device, 2, Duration::from_millis(1));
+    let requests: Vec<_> = (0..2).map(|_| model.create_infer_request().unwrap()).collect();
+    let inputs = [batch(1, 1), batch(5, 1)];
+    in_time(move || {
+        for round in 0..200 {
+            for (request, input) in requests.iter().zip(&inputs) {
+                request.start_async(input).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+            let canceled = &requests[round % 2];
+            canceled.cancel();
+            assert!(matches!(kind(canceled.wait()), None | Some(ErrorKind::Canceled)));
+            canceled.set_input_tensor((), &inputs[round % 2]).unwrap();
+            drop(inputs[round % 2].view_mut::<f32>().unwrap_or_else(|error| panic!("round {round}: {error}")));
+            requests[1 - round % 2].wait().unwrap();
+        }
+    });
+}
+
 /// `AUTO` returns the compiled model of the chosen device, which already batches runs, and reports the name of that device.
 #[test]
 fn a_device_that_stands_for_others_gathers_once() {
     let (mut core, inner) = (Core::new(), devices::core());
     core.register(Arc::new(AutoDevice::with_order(inner.clone(), "CPU")));
     let model = inner.read_model(tiny("double.onnx")).unwrap();
-    let config = batches(2, Duration::ZERO);
+    let config = Config { batch_size: 2, batch_timeout: Duration::ZERO, ..Config::default() };
     let (chosen, itself) = (core.compile_model(&model, "AUTO", &config).unwrap(), inner.compile_model(&model, "CPU", &config).unwrap());
     assert_eq!((chosen.device(), itself.device()), ("CPU", "CPU"));
     assert_eq!(chosen.optimal_number_of_requests(), itself.optimal_number_of_requests());

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use roiflow::runtime::{CompiledModel, Config, ErrorKind, InferRequest, NodeStatus, NodeTime};
 
+use crate::request::kind;
+
 use super::{UnderTest, batch, doubled, numbers};
-use crate::support::values;
+use crate::support::{in_time, values};
 
 /// Compiles a model with profiling. If this version of ONNX Runtime does not support profiling, prints a message and returns `None`.
 fn profiled(device: &UnderTest) -> Option<CompiledModel> {
@@ -90,4 +92,25 @@ pub fn profiling_changes_no_result(device: &UnderTest) {
             assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(10 * round + request_idx, 3)));
         }
     }
+}
+
+/// One thread polls the times while another thread starts runs.
+pub fn profiling_that_is_polled_keeps_no_run_from_its_start(device: &UnderTest) {
+    let Some(model) = profiled(device) else { return };
+    in_time(move || {
+        let request = model.create_infer_request().unwrap();
+        let (polled, is_over) = (request.clone(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                    // While the request runs, the times are not readable.
+                    let times = polled.profiling_info();
+                    assert!(times.is_ok() || kind(times) == Some(ErrorKind::Busy));
+                }
+            });
+            let refused: Vec<_> = (0..200).filter_map(|_| request.start_async(batch(0, 1)).and_then(|()| request.wait()).err()).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+            assert!(refused.is_empty(), "{} of 200 starts: {}", refused.len(), refused[0]);
+        });
+    });
 }

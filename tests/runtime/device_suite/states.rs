@@ -4,7 +4,7 @@ use roiflow::runtime::{ErrorKind, InferRequest, Port, VariableState};
 use roiflow::tensor::{ElementType, Tensor};
 
 use super::UnderTest;
-use crate::support::{row, values};
+use crate::support::{Written, eventually, row, values};
 
 fn only_state(request: &InferRequest) -> VariableState {
     request.query_state().unwrap().remove(0)
@@ -99,6 +99,24 @@ pub fn a_run_that_fails_leaves_the_state_as_it_was(device: &UnderTest) {
     assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Device);
     assert_eq!(values(&only_state(&request).state().unwrap()), [5.0; 4]);
     assert_eq!(add(&request, 1.0), 6.0);
+}
+
+/// The future is dropped after its run has ended, without being polled, or while its run may be in progress.
+pub fn a_future_that_is_dropped_leaves_no_state_and_no_input(device: &UnderTest) {
+    let model = device.summing();
+    for round in 0..20 {
+        let memory = Written::new(&[0x3f80_0000_3f80_0000; 2]); // four times 1.0
+        let input = memory.tensor(ElementType::F32, &[1, 4]);
+        let future = model.infer_async(&input);
+        if round % 2 == 0 {
+            // The run has ended when its leases have ended.
+            let running = input.clone();
+            eventually(move || running.view_mut::<f32>().is_ok());
+        }
+        drop((future, input));
+        eventually(move || memory.n_owners() == 1);
+        assert_eq!(values(&model.infer(row([2.0; 4])).unwrap()["y"]), [2.0; 4], "round {round}");
+    }
 }
 
 /// Each call of direct inference starts from the initial state, because all callers share the cached request.

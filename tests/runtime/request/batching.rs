@@ -227,6 +227,25 @@ fn a_canceled_run_leaves_the_others_to_their_results() {
     assert_eq!(calls_of(&calls), [3, 3]);
 }
 
+/// The call of the canceled run waits in the queue of its executor. It has copied its inputs, so it leases no tensor of the run.
+#[test]
+fn tensors_of_a_canceled_run_are_free_while_its_call_is_queued() {
+    let hand = Arc::new(Manual::default());
+    let model = compile_with(doubling(), &Config { executor: Some(hand.clone()), ..batches(2, HOURS) });
+    let requests = requests(&model, 2);
+    let inputs = [row([1.0; 4]), row([2.0; 4])];
+    for (request, input) in requests.iter().zip(&inputs) {
+        request.start_async(input).unwrap();
+    }
+    assert!(hand.run_one() && hand.run_one());
+    assert_eq!(hand.n_queued(), 1, "the call");
+    requests[0].cancel();
+    assert_eq!(kind(wait(&requests[0])), Some(ErrorKind::Canceled));
+    inputs[0].view_mut::<f32>().unwrap().fill(7.0);
+    while hand.run_one() {}
+    check(&requests[1..], 2.0);
+}
+
 #[test]
 fn a_canceled_run_ends_while_it_waits_for_company() {
     let (model, calls) = compile_counting(3, HOURS);

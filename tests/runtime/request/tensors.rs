@@ -6,7 +6,7 @@ use roiflow::runtime::ErrorKind;
 use roiflow::tensor::{ElementType, Tensor};
 
 use super::*;
-use crate::support::{row, values};
+use crate::support::{Written, row, values};
 
 /// Compiles the model `a`, `b` -> `sum`, `difference`. The first and the last port have a second name.
 pub(super) fn adding() -> CompiledModel {
@@ -274,4 +274,31 @@ fn handles_of_one_request_are_equal() {
     let set: std::collections::HashSet<InferRequest> = [request.clone(), request.clone(), other].into();
     assert_eq!(set.len(), 2);
     assert_eq!(request.compiled_model().inputs(), model.inputs());
+}
+
+/// Engines check an index, and use it later. Other code may write an array of Python in between, so the run reads a copy.
+#[test]
+fn indices_that_other_code_writes_are_copied_when_a_run_starts() {
+    for (element, n_bytes) in [(ElementType::I64, 8), (ElementType::U32, 4), (ElementType::Bool, 1), (ElementType::F32, 4)] {
+        let gate = Gate::closed();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let script = Script::computing(move |io, _| {
+            sender.send(io.input(0).extent()[0]).unwrap();
+            Ok(())
+        });
+        let input = Port::new("x", element, [8 / n_bytes]);
+        let script = Script { gate: Some(gate.clone()), ..script };
+        let request = compile_ports(Arc::new(script), vec![input], vec![port("y", &[1])]).create_infer_request().unwrap();
+        let memory = Written::new(&[0]);
+        request.set_input_tensor((), &memory.tensor(element, &[8 / n_bytes])).unwrap();
+        memory.set(0, 1); // A write before the start is seen.
+        request.start_async(()).unwrap();
+        gate.wait_for_arrivals(1);
+        memory.set(0, 0);
+        gate.open();
+        request.wait().unwrap();
+        // Wrong pixels are sound, so floats are not copied.
+        let expected = u8::from(element != ElementType::F32);
+        assert_eq!(receiver.recv().unwrap(), expected, "{element}");
+    }
 }

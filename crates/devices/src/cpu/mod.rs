@@ -1,10 +1,9 @@
 //! The device `CPU`: the built-in engine tract. It is pure Rust and always available. No other module uses the tract crate.
 //!
 //! - It reads ONNX. It cannot run quantized graphs with `u8` inputs, and it lacks some control-flow operators. The error names the node.
-//! - The engine compiles a plan for each set of input shapes. If the first axis is dynamic, the items of a batch run one by one on the plan
-//!   for one item, because a plan with a symbolic batch size is two to five times slower, or fails.
-//! - The first batch of more than one item runs twice, one by one and as a whole, to find out whether the items are independent. If the
-//!   results differ, the items depend on each other, and each batch size gets its own plan.
+//! - The engine compiles a plan for each set of input shapes. If the first axis is dynamic, independent items of a batch run one by one on
+//!   the plan for one item, because a plan with a symbolic batch size is two to five times slower, or fails.
+//! - If the operators of the model do not prove that batch items are independent (see `graph`), each batch size gets its own plan.
 //! - A run whose input has an axis of length 0 returns an error.
 //! - Input memory that the request allocated is memory of the engine, which reads it without a copy. A tensor that the caller set is copied
 //!   once. Each batch item is copied once as well. The engine allocates its outputs, so each output is copied once into the tensor of the

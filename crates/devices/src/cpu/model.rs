@@ -1,7 +1,7 @@
 //! Reads an ONNX file and compiles plans from it. A plan is the engine's compiled model for fixed input shapes.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
 
 use tract_onnx::pb;
 use tract_onnx::prelude::*;
@@ -15,7 +15,7 @@ use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executor;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
 use crate::tensor::{ElementType, Shape};
-use crate::{engine, onnx, panics};
+use crate::{engine, graph, onnx, panics};
 
 /// Maximum number of cached plans per model. Streams that alternate between a few shapes reuse their plans. The limit bounds the memory if
 /// a stream keeps changing its shape.
@@ -36,19 +36,22 @@ fn not_onnx(source: &ModelSource, why: &str) -> Error {
 
 impl OnnxFile {
     pub(super) fn read(source: &ModelSource) -> Result<Self> {
-        let proto = match source {
-            ModelSource::File(path) => without_panics(|| onnx().proto_model_for_path(path)),
+        Self::open(source).map(|(file, _)| file)
+    }
+
+    /// Reads a file with its weights. Returns also its bytes.
+    fn open(source: &ModelSource) -> Result<(Self, Cow<'_, [u8]>)> {
+        let bytes = match source {
+            ModelSource::File(path) => Cow::Owned(onnx::read_whole(path)?),
             ModelSource::Bytes(bytes) => {
                 onnx::check_whole(bytes.model()).map_err(|why| engine::refused("CPU", source, &why))?;
-                without_panics(|| onnx().proto_model_for_read(&mut bytes.model()))
+                Cow::Borrowed(bytes.model())
             }
             ModelSource::Remote(_) | ModelSource::Ports => return Err(engine::no_source("CPU", source)),
         };
-        let proto = proto.map_err(|error| match error.downcast_ref::<std::io::Error>() {
-            Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{source}`: {io}; check the path")),
-            None => not_onnx(source, "the bytes are not a valid protocol buffer of a model"),
-        })?;
-        Self::of_proto(proto, source)
+        let proto = without_panics(|| onnx().proto_model_for_read(&mut &*bytes))
+            .map_err(|_| not_onnx(source, "the bytes are not a valid protocol buffer of a model"))?;
+        Ok((Self::of_proto(proto, source)?, bytes))
     }
 
     /// Reads the ports and metadata of a file, without its weights.
@@ -82,14 +85,10 @@ impl OnnxFile {
     }
 
     fn parse(&self) -> Result<InferenceModel> {
-        let folder = match &self.source {
-            ModelSource::File(path) => path.parent().and_then(Path::to_str),
-            _ => None,
-        };
         // Exporters write the shapes of inner values and outputs, but these are often wrong or for another batch size. So the engine
         // ignores the written shapes and infers them.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
-        let parsed = without_panics(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
+        let parsed = without_panics(|| reader.parse(&self.proto, None)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
             return Err(Error::new(
                 ErrorKind::Model,
@@ -229,23 +228,15 @@ pub(super) struct Plans {
     parsed: InferenceModel,
     /// The plans with their input shapes, the oldest first. If there are too many, the oldest is removed.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
-    /// Whether batch items are independent. Known after the first batch of more than one item has run.
-    pub(super) rows: OnceLock<Rows>,
-}
-
-/// Whether the batch items along a dynamic first axis are independent of each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
-    /// The items are independent, so each is computed alone.
-    Independent,
-    /// The items depend on each other, so they are computed together.
-    Mixed,
+    /// Whether batch items are certainly independent, so that each is computed alone. A dynamic first axis need not be a batch: a model may
+    /// average over it, or append to it.
+    pub(super) has_independent_rows: bool,
 }
 
 impl CpuModel {
     /// Compiles a model with the input shapes of `read`, which the caller may have changed.
     pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<dyn Executor>) -> Result<Self> {
-        let mut file = OnnxFile::read(source)?;
+        let (mut file, bytes) = OnnxFile::open(source)?;
         file.check_elements()?;
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
@@ -262,7 +253,14 @@ impl CpuModel {
         }
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
-        let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
+        let graph = graph::onnx::read(&bytes, &info.inputs).unwrap_or_default();
+        drop(bytes);
+        if let Some(large) = graph.integer_beyond_32_bits().filter(|large| large.is_extent) {
+            let message = format!("operator `{}`: expected an extent of at most 31 bits, got {}", large.operator, large.value);
+            return Err(file.cannot(&message));
+        }
+        let has_independent_rows = info.inputs.iter().any(has_batch) && graph.has_independent_rows();
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), has_independent_rows };
         // If only the batch size is dynamic, compile a plan for one item now, so that errors are reported at compilation and the output
         // shapes are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
@@ -352,6 +350,10 @@ impl DeviceModel for CpuModel {
         vec![DeviceStep { name: "infer", executor: self.pool.clone() }]
     }
 
+    fn rows_are_independent(&self) -> Option<bool> {
+        self.plans.has_independent_rows.then_some(true)
+    }
+
     fn computes_rows_in_turn(&self) -> bool {
         true
     }
@@ -371,9 +373,9 @@ mod tests {
 
     #[test]
     fn a_model_without_its_weights_says_the_same_of_itself() {
-        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
         let real = std::env::var_os("ROIFLOW_MODELS").filter(|folder| !folder.is_empty());
-        let real = real.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("models"));
+        let real = real.map(|folder| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("models"));
         let files = [Some(ours), real].into_iter().flatten().flat_map(|folder| std::fs::read_dir(folder).unwrap());
         let mut n_models = 0;
         for path in files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ending| ending == "onnx")) {

@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tract_onnx::prelude::Tensor as EngineTensor;
-use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
+use tract_onnx::prelude::{TValue, TVec, TractError, TypedSimpleState, tvec};
 use tract_onnx::tract_core::plan;
 
-use super::model::{Plan, Plans, Rows, datum_of, has_batch};
+use super::model::{Plan, Plans, datum_of, has_batch};
 use super::profile::Profile;
 use super::scratch::Life;
 use crate::panics;
@@ -129,16 +129,13 @@ impl DeviceRequest for CpuRequest {
         }
         let (n_rows, shapes) = self.shapes(io)?;
         match n_rows {
-            Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
-                Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
-                Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
-                // If all items are equal, a comparison shows nothing: even a model that averages over the batch gives equal results for
-                // them.
-                None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
-                None => {
-                    let rows = self.find_out(n_rows, &shapes, io, cancel)?;
-                    let _known = self.plans.rows.set(rows);
-                    Ok(())
+            Some(n_rows) if n_rows > 1 && self.plans.has_independent_rows => self.run_rows(n_rows, &shapes, io, cancel),
+            Some(n_rows) if n_rows > 1 => match self.plans.get(&shapes) {
+                Ok(_) => self.run_whole(&shapes, io, cancel),
+                // Many exporters write a batch size of one into the graph although the input is dynamic. No plan for more items exists then.
+                Err(error) => {
+                    tracing::debug!("a batch of {n_rows} items runs item by item: {error}");
+                    self.run_rows(n_rows, &shapes, io, cancel)
                 }
             },
             _ => self.run_whole(&shapes, io, cancel),
@@ -157,22 +154,6 @@ impl CpuRequest {
         write_whole(&outputs, io)
     }
 
-    /// Returns whether at least two batch items of an input differ.
-    fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
-        for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
-            let input = io.input(input_idx);
-            let mut rows = [vec![0; input.layout().dense_bytes() / n_rows], vec![0; input.layout().dense_bytes() / n_rows]];
-            input.copy_row_to_dense(0, &mut rows[0])?;
-            for row_idx in 1..n_rows {
-                input.copy_row_to_dense(row_idx, &mut rows[1])?;
-                if rows[0] != rows[1] {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
-    }
-
     fn run_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let row_shapes = self.row_shapes(shapes);
         for row_idx in 0..n_rows {
@@ -180,35 +161,6 @@ impl CpuRequest {
             write_row(&row, row_idx, n_rows, io)?;
         }
         Ok(())
-    }
-
-    /// Runs a batch both as a whole and item by item, and writes the correct results. A dynamic first axis need not be a batch: a model may
-    /// average over it or append to it. If both results agree, the items are independent. Otherwise, the results of the batch as a whole
-    /// are correct.
-    fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
-        let whole = match self.compute(shapes, None, io, cancel) {
-            Ok(whole) => whole,
-            Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
-            // Many exporters write a batch size of one into the graph although the input is dynamic. Running the batch as a whole then
-            // fails.
-            Err(error) => {
-                tracing::debug!("running a batch of {n_rows} items as a whole failed: {error}; the items run one by one instead");
-                return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
-            }
-        };
-        let row_shapes = self.row_shapes(shapes);
-        let mut rows = Vec::with_capacity(n_rows);
-        for row_idx in 0..n_rows {
-            match self.compute(&row_shapes, Some(row_idx), io, cancel) {
-                Ok(row) if whole.iter().zip(&row).all(|(whole, row)| is_row(row, whole, row_idx, n_rows)) => rows.push(row),
-                Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
-                _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
-            }
-        }
-        // The engine may sum in different orders for a whole batch and for single items, so the last bits of the results may differ. Write
-        // the results of the single items, because all later batches run item by item.
-        rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
-        Ok(Rows::Independent)
     }
 
     /// Runs the plan for these shapes, on one batch item or on the whole batch.
@@ -275,22 +227,6 @@ fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceI
         io.output(output_idx, &shape)?.row_mut(row_idx)?.copy_from_dense(output.as_bytes())?;
     }
     Ok(())
-}
-
-/// Returns whether an output of one batch item equals the same item in the output of the whole batch, within rounding.
-fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
-    let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
-    if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
-        return false;
-    }
-    let (row_bytes, n_bytes) = (row.as_bytes(), row.as_bytes().len());
-    let whole_bytes = &whole.as_bytes()[row_idx * n_bytes..][..n_bytes];
-    if row.datum_type() != DatumType::F32 {
-        return row_bytes == whole_bytes;
-    }
-    let numbers = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect::<Vec<_>>();
-    let is_close = |(row, whole): (&f32, &f32)| (row - whole).abs() <= 1e-3 * (1.0 + whole.abs()) || row.to_bits() == whole.to_bits();
-    numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
 /// Allocates a tensor of the engine, filled with zeros. First tests whether the memory can be allocated, because the engine ends the

@@ -303,7 +303,7 @@ impl Value {
 
 impl Drop for Value {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the pointer, so the value is released once and not used afterwards.
         unsafe { (self.table.ReleaseValue)(self.ptr.as_ptr()) };
     }
@@ -322,7 +322,7 @@ unsafe impl Sync for Session {}
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the session. Each request holds a reference to this object, so no run is in progress.
         unsafe { (self.table.ReleaseSession)(self.ptr.as_ptr()) };
     }
@@ -379,7 +379,7 @@ impl Interrupt for RunOptions {
 
 impl Drop for RunOptions {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the pointer, so the options are released once and not used afterwards.
         unsafe { (self.table.ReleaseRunOptions)(self.ptr.as_ptr()) };
     }

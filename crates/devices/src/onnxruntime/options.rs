@@ -102,11 +102,8 @@ impl<'a> Options<'a> {
         Ok(Session { table, ptr: NonNull::new(session).ok_or("ONNX Runtime returned no session")? })
     }
 
-    /// Creates a session of a model in memory. External weights are read from `folder`.
-    pub(super) fn session_of(&self, model: &[u8], folder: Option<&Path>) -> EngineResult<Session> {
-        if let Some(folder) = folder {
-            self.entry(c"session.model_external_initializers_file_folder_path", &text_of(folder)?)?;
-        }
+    /// Creates a session of a model in memory.
+    pub(super) fn session_of(&self, model: &[u8]) -> EngineResult<Session> {
         let mut session: *mut OrtSession = ptr::null_mut();
         let (table, env, options) = (self.api.table(), self.api.env(), self.ptr.as_ptr());
         // SAFETY: environment and options are not released. The library only reads the bytes, and only during the call. The result pointer

@@ -14,7 +14,7 @@ use crate::engine::{BoundValue, EngineResult, Extent, check_inputs, device_error
 use crate::exit;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, NodeTime, Result};
+use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, NodeTime, Port, Result};
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OrtRequest {
@@ -25,6 +25,9 @@ pub(super) struct OrtRequest {
     output_names: Pointers<*const c_char>,
     inputs: Vec<BoundValue<Value>>,
     outputs: Vec<BoundValue<Value>>,
+    /// For each output, whether the library writes it into the tensor of the run. It allocates outputs of dynamic shape. It would also
+    /// take the tensor of an output that is an input of the model as that input.
+    in_place: Vec<bool>,
     /// The addresses of the input values, in the order of `input_names`. They are rewritten before every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
@@ -56,11 +59,13 @@ impl OrtRequest {
             options.profile(&model.api, &times.prefix())?;
         }
         let (n_inputs, n_outputs) = (model.info.inputs.len(), model.info.outputs.len());
+        let is_input = |output: &Port| model.info.inputs.iter().any(|input| input.name() == output.name());
         Ok(Self {
             input_names: Pointers(model.input_names.iter().map(|name| name.as_ptr()).collect()),
             output_names: Pointers(model.output_names.iter().map(|name| name.as_ptr()).collect()),
             inputs: BoundValue::list(n_inputs),
             outputs: BoundValue::list(n_outputs),
+            in_place: model.info.outputs.iter().map(|port| port.shape.to_static().is_some() && !is_input(port)).collect(),
             input_values: Pointers(Vec::with_capacity(n_inputs)),
             output_values: Pointers(Vec::with_capacity(n_outputs)),
             interrupt: options.clone(),
@@ -71,7 +76,7 @@ impl OrtRequest {
         })
     }
 
-    /// Creates values over the run's tensors. ONNX Runtime writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
+    /// Creates values over the run's tensors. The library allocates the outputs that are not `in_place`.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
@@ -81,7 +86,7 @@ impl OrtRequest {
         }
         self.output_values.0.clear();
         for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {
-            let value = match port.shape.to_static() {
+            let value = match port.shape.to_static().filter(|_| self.in_place[output_idx]) {
                 Some(shape) => place.output(io, output_idx, shape, make)?.as_ptr(),
                 None => ptr::null_mut(),
             };
@@ -118,7 +123,7 @@ impl OrtRequest {
         let model = &self.model;
         let failed = device_error(&model.device);
         for (output_idx, port) in model.info.outputs.iter().enumerate() {
-            if port.shape.to_static().is_some() {
+            if self.in_place[output_idx] {
                 self.outputs[output_idx].finish(io, output_idx)?;
                 continue;
             }
@@ -170,8 +175,8 @@ impl DeviceRequest for OrtRequest {
         let ran = ran.and_then(|()| self.finish_outputs(io));
         if ran.is_err() {
             // Release the outputs that ONNX Runtime allocated before the run failed.
-            for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
-                if let (None, Some(value)) = (port.shape.to_static(), NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
+            for (value, is_in_place) in self.output_values.0.iter_mut().zip(&self.in_place) {
+                if let (false, Some(value)) = (is_in_place, NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
                     // SAFETY: as in `finish_outputs`: the run created the value, and the pointer was removed from the list.
                     drop(unsafe { Value::owned(&self.model.api, value) });
                 }

@@ -141,6 +141,7 @@ macro_rules! functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
             pub(super) ov_core_compile_model_from_file: CompileFile,
             pub(super) ov_core_compile_model: CompileModel,
+            ov_core_set_property: SetProperty,
         }
 
         impl Functions {
@@ -151,6 +152,8 @@ macro_rules! functions {
                     // SAFETY: as above: the signature is that of the C header, and the library is never unloaded.
                     ov_core_compile_model_from_file: *unsafe { library.get(b"ov_core_compile_model_from_file\0") }
                         .map_err(|_| lacks("ov_core_compile_model_from_file"))?,
+                    // SAFETY: as above: the signature is that of the C header, and the library is never unloaded.
+                    ov_core_set_property: *unsafe { library.get(b"ov_core_set_property\0") }.map_err(|_| lacks("ov_core_set_property"))?,
                     // SAFETY: as above: the signature is that of the C header, and the library is never unloaded.
                     ov_core_compile_model: *unsafe { library.get(b"ov_core_compile_model\0") }.map_err(|_| lacks("ov_core_compile_model"))?,
                 })
@@ -164,6 +167,12 @@ type CompileFile = unsafe extern "C" fn(*const OvCore, *const c_char, *const c_c
 
 /// The arguments are those of [`CompileFile`], with a model that was already read instead of a path.
 type CompileModel = unsafe extern "C" fn(*const OvCore, *const OvModel, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
+
+/// The arguments are: core, device, key, value. An empty device means the core itself.
+type SetProperty = unsafe extern "C" fn(*const OvCore, *const c_char, ...) -> Status;
+
+/// A function that returns an input or output tensor of a request.
+type GetTensor = unsafe extern "C" fn(*const OvInferRequest, usize, *mut *mut OvTensor) -> Status;
 
 fn lacks(function: &str) -> String {
     format!("it has no function `{function}`, so it is not the C library of OpenVINO, or is older than {}.{}", OLDEST.0, OLDEST.1)
@@ -208,6 +217,7 @@ functions! {
     ov_tensor_get_byte_size: fn(*const OvTensor, *mut usize) -> Status;
     ov_infer_request_set_input_tensor_by_index: fn(*mut OvInferRequest, usize, *const OvTensor) -> Status;
     ov_infer_request_set_output_tensor_by_index: fn(*mut OvInferRequest, usize, *const OvTensor) -> Status;
+    ov_infer_request_get_input_tensor_by_index: fn(*const OvInferRequest, usize, *mut *mut OvTensor) -> Status;
     ov_infer_request_get_output_tensor_by_index: fn(*const OvInferRequest, usize, *mut *mut OvTensor) -> Status;
     ov_infer_request_infer: fn(*mut OvInferRequest) -> Status;
     ov_infer_request_set_callback: fn(*mut OvInferRequest, *const OvCallback) -> Status;
@@ -258,6 +268,10 @@ impl Api {
         let mut core = ptr::null_mut();
         // SAFETY: the result pointer is valid. The core is never freed, because runs may outlive all other objects.
         functions.check(unsafe { (functions.ov_core_create)(&raw mut core) })?;
+        // The library must not map files of models, weights and compiled models: if another program truncates a mapped file, an access to it
+        // kills the process.
+        // SAFETY: the core was just created, and all arguments are C strings.
+        functions.check(unsafe { (functions.ov_core_set_property)(core, c"".as_ptr(), c"ENABLE_MMAP".as_ptr(), c"NO".as_ptr()) })?;
         Ok(Self { functions, core: NonNull::new(core).ok_or("OpenVINO returned no core")?, version: number })
     }
 
@@ -508,7 +522,7 @@ impl TensorOver {
 
 impl Drop for TensorOver {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the pointer, so the tensor is freed once and not used afterwards.
         unsafe { (self.api.functions.ov_tensor_free)(self.ptr.as_ptr()) };
     }
@@ -565,12 +579,18 @@ impl EngineRequest {
         self.api.check(status)
     }
 
+    pub(super) fn input(&self, input_idx: usize) -> EngineResult<TensorOver> {
+        self.tensor(self.api.functions.ov_infer_request_get_input_tensor_by_index, input_idx)
+    }
+
     pub(super) fn output(&self, output_idx: usize) -> EngineResult<TensorOver> {
+        self.tensor(self.api.functions.ov_infer_request_get_output_tensor_by_index, output_idx)
+    }
+
+    fn tensor(&self, get: GetTensor, port_idx: usize) -> EngineResult<TensorOver> {
         let mut tensor = ptr::null_mut();
-        // SAFETY: the request is not freed, and the result pointer is valid.
-        let status =
-            unsafe { (self.api.functions.ov_infer_request_get_output_tensor_by_index)(self.ptr.as_ptr(), output_idx, &raw mut tensor) };
-        self.api.check(status)?;
+        // SAFETY: `get` is a function of the library, the request is not freed, and the result pointer is valid.
+        self.api.check(unsafe { get(self.ptr.as_ptr(), port_idx, &raw mut tensor) })?;
         Ok(TensorOver { api: self.api.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? })
     }
 
@@ -653,7 +673,7 @@ impl Interrupt for EngineRequest {
 
 impl Drop for EngineRequest {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the request and frees it once. A run holds a reference to this object, so no run is
         // active.
         unsafe { (self.api.functions.ov_infer_request_free)(self.ptr.as_ptr()) };

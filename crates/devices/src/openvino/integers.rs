@@ -2,8 +2,9 @@
 //! `f32`, even if the ports have wider types. An integer that does not fit would wrap around without an error, so inputs are checked before
 //! each run.
 
+use crate::graph::LargeInteger;
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::{Error, ErrorKind, ModelInfo, ModelSource, Port, Result};
 use crate::tensor::{Element, ElementType};
 
 /// Returns the reason why results may differ from those of exact arithmetic in the model's types; `None` if there is no such reason.
@@ -15,6 +16,16 @@ pub(super) fn inexact(info: &ModelInfo) -> Option<String> {
     let (kind, port) = input.or_else(output)?;
     let computes = if is_wide(port.element) { "integers in 32 bits" } else { "f64 in f32" };
     Some(format!("{kind} `{}` is {}, and OpenVINO computes {computes}", port.name(), port.element))
+}
+
+/// Returns the error for a model with a constant that does not fit into 32 bits.
+pub(super) fn beyond_32_bits(device: &str, source: &ModelSource, large: &LargeInteger<'_>) -> Error {
+    let message = format!(
+        "device {device} cannot run `{source}`: operator `{}`: expected constants of 32 bits, in which OpenVINO computes integers, got {}; \
+         use the device ORT.CPU or AUTO",
+        large.operator, large.value
+    );
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Returns whether this type has values that do not fit an `i32`.

@@ -9,14 +9,17 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, TensorOver};
+use super::integers;
 use super::ir::{self, Ir};
 use super::request::OpenVinoRequest;
 use crate::engine::{Compiled, EngineModel, EngineResult, IR, c_string, check_unchanged, other_format, refused};
 use crate::exit;
+use crate::graph::{self, Graph};
 use crate::model_cache::CacheEntry;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
+use crate::runtime::files::{self, MAX_MODEL_BYTES};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
 /// Maximum number of properties. The library takes properties as variadic arguments, and in Rust a call has a fixed number of arguments.
@@ -27,6 +30,7 @@ const MAX_BYTES_READ: u64 = 64 << 20;
 
 /// Reads the ports of a model, without compiling it.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
+    check_files(source)?;
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> EngineResult<ModelInfo> {
@@ -50,6 +54,38 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
         ports
     };
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
+}
+
+/// Checks the files with the weights of a model: the library would wait for the writer of a FIFO, and read a device without end.
+fn check_files(source: &ModelSource) -> Result<()> {
+    match (source, other_format(source)) {
+        (ModelSource::File(path), None) => onnx::check_other_files(path),
+        (ModelSource::File(path), Some(IR)) => {
+            let weights = path.with_extension("bin");
+            // A model without weights has no such file.
+            if weights.symlink_metadata().is_ok() { files::open_regular(&weights, "weights file").map(drop) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the graph of a model, without large weights. Returns an empty graph if the format is not known.
+fn graph_of(source: &ModelSource, inputs: &[Port]) -> Graph {
+    let of_onnx = |model: &[u8]| graph::onnx::read(model, inputs).ok();
+    let of_ir = |weights: &[u8]| graph::ir::read(&ir::text_of(source), weights, inputs);
+    let graph = match (source, other_format(source)) {
+        (ModelSource::File(path), None) => {
+            std::fs::File::open(path).and_then(onnx::outline_with_constants).ok().and_then(|model| of_onnx(&model))
+        }
+        (ModelSource::Bytes(bytes), None) => of_onnx(bytes.model()),
+        // A model without weights has no such file.
+        (ModelSource::File(path), Some(IR)) => {
+            of_ir(&files::read_limited(&path.with_extension("bin"), MAX_MODEL_BYTES, "weights file").unwrap_or_default())
+        }
+        (ModelSource::Bytes(bytes), Some(IR)) => of_ir(bytes.weights().unwrap_or_default()),
+        _ => None,
+    };
+    graph.unwrap_or_default()
 }
 
 /// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. The library must not get other content: it would try its other
@@ -163,6 +199,11 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         check_unchanged(&info, read)?;
         Ok((compiled, info))
     };
+    check_files(source)?;
+    let graph = graph_of(source, &read.inputs);
+    if let Some(large) = graph.integer_beyond_32_bits() {
+        return Err(integers::beyond_32_bits(name, source, &large));
+    }
     let _inside = exit::try_enter()?;
     let compiled = compile();
     exit::guard();
@@ -184,9 +225,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         false => vec![DeviceStep { name: "infer", executor: pool }],
         true => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
     };
+    let has_independent_rows = graph.has_independent_rows();
     let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
     let rounds_to_not_run = own_name.contains("CPU");
-    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back });
+    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back, has_independent_rows });
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
@@ -370,6 +412,7 @@ pub(super) struct OpenVinoModel {
     pub(super) rounds_to_not_run: bool,
     /// Whether the device computes asynchronously, and calls back when a run is complete.
     pub(super) calls_back: bool,
+    has_independent_rows: bool,
 }
 
 impl EngineModel for OpenVinoModel {
@@ -379,6 +422,10 @@ impl EngineModel for OpenVinoModel {
 
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn has_independent_rows(&self) -> bool {
+        self.has_independent_rows
     }
 
     fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>> {
@@ -631,7 +678,7 @@ impl CompiledFile {
 
 impl Drop for CompiledFile {
     fn drop(&mut self) {
-        let Some(_inside) = exit::enter() else { return };
+        let Some(_inside) = exit::enter_to_free() else { return };
         // SAFETY: this object is the only owner of the model and frees it once. Each request holds a reference to this object, so none is
         // left.
         unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };

@@ -11,7 +11,7 @@ use crate::engine::{BoundValue, EngineResult, Extent, check_inputs, device_error
 use crate::exit::{self, Inside};
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Completion, Interrupt, NodeStatus, NodeTime, Result};
+use crate::runtime::{CancelToken, Completion, Interrupt, ModelInfo, NodeStatus, NodeTime, Port, Result};
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OpenVinoRequest {
@@ -32,6 +32,8 @@ pub(super) struct OpenVinoRequest {
     inside: Option<Inside<'static>>,
     inputs: Vec<BoundValue<TensorOver>>,
     outputs: Vec<BoundValue<TensorOver>>,
+    /// For each output, whether the library writes it into the tensor of the run. The other outputs are copied after the run.
+    in_place: Vec<bool>,
     model: Arc<OpenVinoModel>,
 }
 
@@ -43,6 +45,7 @@ impl OpenVinoRequest {
         if let Some(completion) = &completion {
             engine.call_back(completion.clone())?;
         }
+        let in_place = in_place(&engine, &model.info)?;
         let engine = Arc::new(engine);
         let (inputs, outputs) = (BoundValue::list(model.info.inputs.len()), BoundValue::list(model.info.outputs.len()));
         Ok(Self {
@@ -55,11 +58,12 @@ impl OpenVinoRequest {
             inside: None,
             inputs,
             outputs,
+            in_place,
             model,
         })
     }
 
-    /// Binds the run's tensors to the request. The library writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
+    /// Binds the run's tensors to the request. The library allocates the outputs that are not `in_place`.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let (model, engine) = (&self.model, &self.engine);
         let failed = device_error(&model.device);
@@ -71,7 +75,7 @@ impl OpenVinoRequest {
             place.input(io, input_idx, |extent| set(extent, &|tensor| engine.set_input(input_idx, tensor)))?;
         }
         for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {
-            if let Some(shape) = port.shape.to_static() {
+            if let Some(shape) = port.shape.to_static().filter(|_| self.in_place[output_idx]) {
                 place.output(io, output_idx, shape, |extent| set(extent, &|tensor| engine.set_output(output_idx, tensor)))?;
             }
         }
@@ -110,8 +114,8 @@ impl OpenVinoRequest {
     /// Copies the outputs that the library did not write in place.
     fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let failed = device_error(&self.model.device);
-        for (output_idx, port) in self.model.info.outputs.iter().enumerate() {
-            if port.shape.to_static().is_some() {
+        for output_idx in 0..self.in_place.len() {
+            if self.in_place[output_idx] {
                 self.outputs[output_idx].finish(io, output_idx)?;
                 continue;
             }
@@ -126,6 +130,30 @@ impl OpenVinoRequest {
         }
         Ok(())
     }
+}
+
+/// Returns for each output whether the library may write it into the tensor of the run.
+///
+/// If an output is an input of the model, or becomes one when the library folds the graph, both have one tensor in the library. The same
+/// holds for two outputs with one value. Setting the tensor of the second port would replace the tensor of the first port: the library
+/// would no longer read the caller's input, or no longer write the first output. So such an output keeps the library's tensor.
+fn in_place(engine: &EngineRequest, info: &ModelInfo) -> EngineResult<Vec<bool>> {
+    let mut known = Vec::new();
+    for (input_idx, port) in info.inputs.iter().enumerate() {
+        if port.shape.to_static().is_some() {
+            known.push(engine.input(input_idx)?.data()?.0);
+        }
+    }
+    let is_in_place = |(output_idx, port): (usize, &Port)| {
+        if port.shape.to_static().is_none() {
+            return Ok(false);
+        }
+        let data = engine.output(output_idx)?.data()?.0;
+        let is_alone = !known.contains(&data);
+        known.push(data);
+        Ok(is_alone)
+    };
+    info.outputs.iter().enumerate().map(is_in_place).collect()
 }
 
 impl DeviceRequest for OpenVinoRequest {

@@ -1,0 +1,122 @@
+//! Writes small ONNX models for tests.
+
+use std::path::Path;
+
+use prost::Message;
+use tract_onnx::pb;
+use tract_onnx::pb::attribute_proto::AttributeType;
+use tract_onnx::pb::tensor_proto::DataType;
+
+/// A model with float inputs and outputs, unless the methods say otherwise. Its operators are those of version 17.
+#[derive(Clone)]
+pub struct Onnx(pb::GraphProto);
+
+impl Onnx {
+    pub fn new() -> Self {
+        Self(pb::GraphProto { name: "test".to_owned(), ..pb::GraphProto::default() })
+    }
+
+    /// Adds an input. An extent of -1 is dynamic.
+    pub fn input(self, name: &str, dims: &[i64]) -> Self {
+        self.input_of(name, DataType::Float, dims)
+    }
+
+    pub fn input_of(mut self, name: &str, element: DataType, dims: &[i64]) -> Self {
+        self.0.input.push(port(name, element, dims));
+        self
+    }
+
+    /// Adds an output. An extent of -1 is dynamic.
+    pub fn output(self, name: &str, dims: &[i64]) -> Self {
+        self.output_of(name, DataType::Float, dims)
+    }
+
+    pub fn output_of(mut self, name: &str, element: DataType, dims: &[i64]) -> Self {
+        self.0.output.push(port(name, element, dims));
+        self
+    }
+
+    /// Adds an operator. `inputs` and `outputs` have names with spaces between them.
+    pub fn node(self, operator: &str, inputs: &str, outputs: &str) -> Self {
+        self.node_with(operator, inputs, outputs, &[])
+    }
+
+    /// Adds an operator with attributes that are whole numbers, or lists of them.
+    pub fn node_with(mut self, operator: &str, inputs: &str, outputs: &str, attributes: &[(&str, &[i64])]) -> Self {
+        let names = |list: &str| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let attribute = |(name, numbers): &(&str, &[i64])| {
+            let is_list = ["axes", "pads", "strides", "perm", "kernel_shape"].contains(name);
+            pb::AttributeProto {
+                name: (*name).to_owned(),
+                r#type: if is_list { AttributeType::Ints } else { AttributeType::Int } as i32,
+                i: if is_list { 0 } else { numbers[0] },
+                ints: if is_list { numbers.to_vec() } else { Vec::new() },
+                ..pb::AttributeProto::default()
+            }
+        };
+        self.0.node.push(pb::NodeProto {
+            input: names(inputs),
+            output: names(outputs),
+            name: format!("n{}", self.0.node.len()),
+            op_type: operator.to_owned(),
+            attribute: attributes.iter().map(attribute).collect(),
+            ..pb::NodeProto::default()
+        });
+        self
+    }
+
+    pub fn floats(mut self, name: &str, dims: &[i64], values: &[f32]) -> Self {
+        let raw_data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.0.initializer.push(tensor(name, DataType::Float, dims, raw_data));
+        self
+    }
+
+    /// Adds a constant of whole numbers with one axis.
+    pub fn integers(mut self, name: &str, values: &[i64]) -> Self {
+        let raw_data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.0.initializer.push(tensor(name, DataType::Int64, &[values.len() as i64], raw_data));
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let opset_import = vec![pb::OperatorSetIdProto { domain: String::new(), version: 17 }];
+        pb::ModelProto { ir_version: 8, opset_import, graph: Some(self.0.clone()), ..pb::ModelProto::default() }.encode_to_vec()
+    }
+
+    /// Writes the model and a separate file with all its constants.
+    pub fn write_apart(&self, model: &Path, weights: &str) {
+        std::fs::write(model.with_file_name(weights), self.write_named(model, weights)).unwrap();
+    }
+
+    /// Writes the model without its constants, and returns their bytes. The model names the file that should have them.
+    pub fn write_named(&self, model: &Path, weights: &str) -> Vec<u8> {
+        let mut apart = self.clone();
+        let mut all = Vec::new();
+        for tensor in &mut apart.0.initializer {
+            let bytes = std::mem::take(&mut tensor.raw_data);
+            let entries = [("location", weights.to_owned()), ("offset", all.len().to_string()), ("length", bytes.len().to_string())];
+            tensor.external_data = entries.map(|(key, value)| pb::StringStringEntryProto { key: key.to_owned(), value }).into();
+            tensor.data_location = Some(pb::tensor_proto::DataLocation::External as i32);
+            all.extend(bytes);
+        }
+        std::fs::write(model, apart.bytes()).unwrap();
+        all
+    }
+}
+
+fn tensor(name: &str, element: DataType, dims: &[i64], raw_data: Vec<u8>) -> pb::TensorProto {
+    pb::TensorProto { name: name.to_owned(), data_type: element as i32, dims: dims.to_vec(), raw_data, ..pb::TensorProto::default() }
+}
+
+fn port(name: &str, element: DataType, dims: &[i64]) -> pb::ValueInfoProto {
+    use pb::tensor_shape_proto::Dimension;
+    use pb::tensor_shape_proto::dimension::Value;
+    let dim = |extent: &i64| {
+        let value = if *extent < 0 { Value::DimParam("N".to_owned()) } else { Value::DimValue(*extent) };
+        Dimension { value: Some(value), ..Dimension::default() }
+    };
+    let shape = Some(pb::TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let value = pb::type_proto::Value::TensorType(pb::type_proto::Tensor { elem_type: element as i32, shape });
+    let kind = pb::TypeProto { value: Some(value), ..pb::TypeProto::default() };
+    pb::ValueInfoProto { name: name.to_owned(), r#type: Some(kind), ..pb::ValueInfoProto::default() }
+}
