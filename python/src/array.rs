@@ -30,9 +30,13 @@ unsafe impl Send for NumpyMemory {}
 unsafe impl Sync for NumpyMemory {}
 
 // SAFETY: the array keeps its initialized bytes at their address while it exists, because numpy does not resize an array that has other
-// references. But a lease does not keep Python code from writing the bytes during a run: OpenVINO's interface promises that requests see
-// such changes. An engine can then compute with a mix of old and new numbers. Such a mix is sound, because every bit pattern of the numeric
-// types is a valid number. Booleans are the exception: `plain` checks them with `has_valid_bools` before the memory of an array is shared.
+// references. But a lease does not keep Python code from writing the bytes during a run, so `may_change` returns true.
+//
+// Integers and booleans are copied at the start of each run, because engines check an index, or count the values that are true, and read
+// the memory again later. Python code that writes before the start still reaches the run, as OpenVINO's interface promises. An engine reads
+// floating-point numbers and small integers in place. It can then compute with a mix of old and new numbers, but it does not use them as
+// positions or sizes, and each bit pattern is a valid number. An operator such as `NonZero` on a floating-point input is the exception:
+// it counts values of its input. Do not write such an input during a run.
 unsafe impl ForeignMemory for NumpyMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.first
@@ -47,6 +51,10 @@ unsafe impl ForeignMemory for NumpyMemory {
     }
 
     fn is_fixed(&self) -> bool {
+        true
+    }
+
+    fn may_change(&self) -> bool {
         true
     }
 }

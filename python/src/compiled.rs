@@ -1,12 +1,14 @@
 //! The class `CompiledModel`, and the state that it shares with its requests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
-use crate::errors::{ConfigError, OrRaise};
+use crate::arguments::bind;
+use crate::errors::{ConfigError, Error, OrRaise};
 use crate::inputs::Given;
 use crate::interpreter::{self, detached, drop_detached};
 use crate::package;
@@ -36,7 +38,8 @@ pub struct Compiled {
 /// A model that is compiled for a device. `Core.compile_model` creates it.
 #[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "CompiledModel")]
 pub struct CompiledModel {
-    shared: Option<Arc<Compiled>>,
+    /// Empty until `__init__` of a subclass calls `__init__` of this class.
+    shared: OnceLock<Arc<Compiled>>,
 }
 
 impl CompiledModel {
@@ -52,12 +55,12 @@ impl CompiledModel {
 
     /// Creates another Python object for the same compiled model.
     pub fn of(shared: Arc<Compiled>) -> Self {
-        Self { shared: Some(shared) }
+        Self { shared: OnceLock::from(shared) }
     }
 
     /// Returns the state that requests share with this object.
-    pub fn shared(&self) -> &Arc<Compiled> {
-        self.shared.as_ref().expect("only the drop takes it")
+    pub fn shared(&self) -> PyResult<&Arc<Compiled>> {
+        self.shared.get().ok_or_else(|| Error::new_err("CompiledModel.__init__ was not called with a compiled model"))
     }
 }
 
@@ -121,34 +124,44 @@ impl Direct<'_> {
 #[pymethods]
 impl CompiledModel {
     #[new]
-    fn py_new(other: &Bound<'_, CompiledModel>) -> Self {
-        Self::of(other.get().shared().clone())
+    #[pyo3(signature = (*args, **_kwargs))]
+    fn py_new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        // A subclass may have other arguments in its constructor. Such a subclass passes the model to `__init__`.
+        let other = args.get_item(0).ok().and_then(|other| other.cast_into::<CompiledModel>().ok());
+        Self { shared: other.and_then(|other| other.get().shared.get().cloned()).map_or_else(OnceLock::new, OnceLock::from) }
+    }
+
+    fn __init__(&self, other: &Bound<'_, CompiledModel>) -> PyResult<()> {
+        let _unless_set_already = self.shared.set(other.get().shared()?.clone());
+        Ok(())
     }
 
     /// The inputs, in order.
     #[getter]
-    fn inputs(&self) -> Vec<ConstOutput> {
-        self.shared().ports(true)
+    fn inputs(&self) -> PyResult<Vec<ConstOutput>> {
+        Ok(self.shared()?.ports(true))
     }
 
     /// The outputs, in order.
     #[getter]
-    fn outputs(&self) -> Vec<ConstOutput> {
-        self.shared().ports(false)
+    fn outputs(&self) -> PyResult<Vec<ConstOutput>> {
+        Ok(self.shared()?.ports(false))
     }
 
     /// The input with this index or name; without an argument, the only input. Raises RuntimeError if there is no such input, or if there
     /// are several inputs and no argument.
-    #[pyo3(signature = (key=None))]
-    fn input(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
-        self.shared().port(true, key)
+    #[pyo3(signature = (*args, **kwargs))]
+    fn input(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<ConstOutput> {
+        let (_, keys) = bind("input", &[&[], &["index"], &["tensor_name"], &["key"]], args, kwargs)?;
+        self.shared()?.port(true, keys.first())
     }
 
     /// The output with this index or name; without an argument, the only output. Raises RuntimeError if there is no such output, or if
     /// there are several outputs and no argument.
-    #[pyo3(signature = (key=None))]
-    fn output(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
-        self.shared().port(false, key)
+    #[pyo3(signature = (*args, **kwargs))]
+    fn output(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<ConstOutput> {
+        let (_, keys) = bind("output", &[&[], &["index"], &["tensor_name"], &["key"]], args, kwargs)?;
+        self.shared()?.port(false, keys.first())
     }
 
     /// Runs the model once and returns the outputs. Any number of threads may call this method at the same time.
@@ -164,7 +177,7 @@ impl CompiledModel {
         share_outputs: bool,
         shared_memory: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let given = Given::parse(inputs, shared_memory.unwrap_or(share_inputs), &shared.inputs)?;
         let direct = shared.take_direct(py)?;
         infer(py, direct.request(), shared, given, share_outputs)
@@ -173,7 +186,7 @@ impl CompiledModel {
     /// Runs the model once with a new request, and returns copies of the outputs. Raises the same exceptions as `InferRequest.infer`.
     #[pyo3(signature = (inputs=None))]
     fn infer_new_request<'py>(&self, py: Python<'py>, inputs: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let given = Given::parse(inputs, false, &shared.inputs)?;
         let request = detached(py, || shared.model.create_infer_request()).or_raise()?;
         let results = infer(py, &request, shared, given, false);
@@ -183,7 +196,7 @@ impl CompiledModel {
 
     /// Creates a request with its own tensors. Raises RuntimeError if their memory cannot be allocated.
     fn create_infer_request<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.shared();
+        let shared = self.shared()?;
         let request = detached(py, || shared.model.create_infer_request()).or_raise()?;
         let own = Bound::new(py, InferRequest::new(Py::new(py, Handle::new(shared.clone(), request, None))?))?;
         package::request_class(py)?.call1((own,))
@@ -191,29 +204,30 @@ impl CompiledModel {
 
     /// The variables of the request of direct calls.
     fn query_state(&self, py: Python<'_>) -> PyResult<Vec<VariableState>> {
-        let direct = self.shared().take_direct(py)?;
+        let direct = self.shared()?.take_direct(py)?;
         Ok(direct.request().query_state().or_raise()?.into_iter().map(VariableState::new).collect())
     }
 
     /// Resets the variables of the request of direct calls.
     fn reset_state(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared().take_direct(py)?.request().reset_state().or_raise()
+        self.shared()?.take_direct(py)?.request().reset_state().or_raise()
     }
 
     /// Frees the requests of direct calls except the first one, which keeps inputs and variables.
-    fn release_memory(&self) {
-        let mut direct = self.shared().direct.lock().unwrap();
+    fn release_memory(&self) -> PyResult<()> {
+        let mut direct = self.shared()?.direct.lock().unwrap();
         let (first, others): (Vec<_>, Vec<_>) = direct.drain(..).partition(|(number, _)| *number == 1);
         *direct = first;
         drop(direct);
         others.iter().for_each(|(_, request)| interpreter::forget(request.id()));
         drop_detached(others);
+        Ok(())
     }
 
     /// Returns a property of the model: NETWORK_NAME, EXECUTION_DEVICES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, SUPPORTED_PROPERTIES, or a
     /// property that the model was compiled with. Raises RuntimeError for other names.
     fn get_property(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
-        let model = &self.shared().model;
+        let model = &self.shared()?.model;
         let known = properties::supported(&READ_ONLY);
         match name {
             "NETWORK_NAME" => model.name().into_py_any(py),
@@ -229,16 +243,16 @@ impl CompiledModel {
         Err(ConfigError::new_err("the properties of a compiled model are fixed: give them to compile_model"))
     }
 
-    fn __repr__(&self) -> String {
-        let shared = self.shared();
+    fn __repr__(&self) -> PyResult<String> {
+        let shared = self.shared()?;
         let list = |ports: &[Arc<PortOf>]| ports.iter().map(|port| port.port.to_string()).collect::<Vec<_>>().join(", ");
-        format!(
+        Ok(format!(
             "<CompiledModel: '{}' on {} inputs[{}] outputs[{}]>",
             shared.model.name(),
             shared.model.device(),
             list(&shared.inputs),
             list(&shared.outputs)
-        )
+        ))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 
 use crate::compiled::CompiledModel;
 use crate::errors::{NotFound, OrRaise};
@@ -80,9 +80,14 @@ pub fn read_model(py: Python<'_>, model: &Bound<'_, PyAny>, weights: Option<&Bou
 #[pymethods]
 impl Core {
     #[new]
-    fn new() -> Self {
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn py_new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        // A subclass may have other arguments in its constructor.
         Self { configs: Mutex::default() }
     }
+
+    /// Raises TypeError if there are arguments.
+    fn __init__(&self) {}
 
     /// The names of the devices that can be used on this machine. The first call searches for engines.
     #[getter(available_devices)]

@@ -17,6 +17,7 @@ use roiflow_results::{Outcome, Point, Rect, Size};
 use roiflow_vision::decode::{BoxDecoder, BoxScheme, Decoder, Output, RawAttribute, RawDetection, Results, Subject};
 
 use crate::array;
+use crate::inputs::each_item;
 use crate::interpreter::{called, detached};
 use crate::runtime;
 use crate::tensor::{Error, ErrorKind, Result};
@@ -194,10 +195,11 @@ impl Decoder for Attributes {
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
         self.0.call(outputs, input, |value| {
             if let Ok(named) = value.cast::<PyDict>() {
-                for (name, value) in named.iter() {
+                each_item(named, |name, value| {
                     let name: String = name.extract()?;
-                    results.attributes.push(RawAttribute { of: None, name: Some(name.into()), outcome: outcome_of(&value)? });
-                }
+                    results.attributes.push(RawAttribute { of: None, name: Some(name.into()), outcome: outcome_of(value)? });
+                    Ok(())
+                })?;
             } else if !value.is_none() {
                 results.say(outcome_of(value)?);
             }

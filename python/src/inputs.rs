@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
@@ -14,7 +14,7 @@ use crate::errors::TensorError;
 use crate::package;
 use crate::port::{Key, PortOf, no_key};
 use crate::runtime::{self, Input, PortKey};
-use crate::tensor::{self, BytesMut, ElementType, Tensor, Values};
+use crate::tensor::{self, BytesMut, ElementType, MAX_RANK, Tensor, Values};
 use crate::tensor_class::{Tensor as PyTensor, tensor_from};
 
 /// Values for some inputs of a model, by index.
@@ -78,15 +78,15 @@ impl Given {
         };
         if let Ok(dict) = inputs.cast::<PyDict>() {
             let mut given = Vec::with_capacity(dict.len());
-            for (key, value) in dict.iter() {
-                let idx = Key::from_value(&key)?.ok_or_else(|| no_key(&key))?.find("input", ports)?;
-                given.push((idx, value_of(&value, share, &ports[idx])?));
-            }
+            each_item(dict, |key, value| {
+                let idx = Key::from_value(key)?.ok_or_else(|| no_key(key))?.find("input", ports)?;
+                given.push((idx, value_of(value, share, &ports[idx])?));
+                Ok(())
+            })?;
             return Ok(Self(given));
         }
         if let Ok(list) = inputs.cast::<PyList>() {
-            let is_of_numbers = ports.len() == 1 && !list.is_empty() && list.iter().all(|item| is_number_or_row(&item));
-            if !is_of_numbers {
+            if ports.len() != 1 || list.is_empty() || !is_of_numbers(list, 1)? {
                 return in_order(list.iter().collect());
             }
         } else if let Ok(tuple) = inputs.cast::<PyTuple>() {
@@ -114,9 +114,40 @@ fn is_number(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<pyo3::types::PyFloat>() || value.is_instance_of::<pyo3::types::PyInt>()
 }
 
-/// Returns whether the value is a number or a list of numbers.
-fn is_number_or_row(value: &Bound<'_, PyAny>) -> bool {
-    is_number(value) || value.cast::<PyList>().is_ok_and(|row| !row.is_empty() && row.iter().all(|item| is_number_or_row(&item)))
+/// Returns whether each item of a list is a number, or a list of numbers that is not empty. `depth` is the number of lists around the items.
+///
+/// Raises TypeError if there are more lists inside each other than a tensor has axes, as in a list that contains itself.
+fn is_of_numbers(list: &Bound<'_, PyList>, depth: usize) -> PyResult<bool> {
+    if depth > MAX_RANK {
+        return Err(PyTypeError::new_err(format!(
+            "expected at most {MAX_RANK} lists inside each other, as many as a tensor has axes, got more"
+        )));
+    }
+    for item in list.iter() {
+        let is_known = match item.cast::<PyList>() {
+            Ok(row) => !row.is_empty() && is_of_numbers(row, depth + 1)?,
+            Err(_) => is_number(&item),
+        };
+        if !is_known {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Calls `visit` with each entry of a dictionary.
+///
+/// Raises RuntimeError if the dictionary changes its size meanwhile, as Python's own iteration does.
+pub fn each_item(dict: &Bound<'_, PyDict>, mut visit: impl FnMut(&Bound<'_, PyAny>, &Bound<'_, PyAny>) -> PyResult<()>) -> PyResult<()> {
+    let n_items = dict.len();
+    for item in dict.items().iter() {
+        let (key, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+        visit(&key, &value)?;
+        if dict.len() != n_items {
+            return Err(PyRuntimeError::new_err("the dictionary changed its size while it was read"));
+        }
+    }
+    Ok(())
 }
 
 fn is_value(value: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -128,7 +159,8 @@ fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Va
     let element = port.port.element;
     // Check for an array first, because arrays are the most common values.
     if let Ok(array) = value.cast::<PyUntypedArray>() {
-        return of_array(array, share, element);
+        let is_number = array.ndim() == 0 && !port.port.shape.dims().is_empty();
+        return if is_number { of_number(array, port) } else { of_array(array, share, element) };
     }
     if value.is_instance_of::<PyTensor>() {
         return tensor_from(value).map(Value::Share);
@@ -140,12 +172,11 @@ fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Va
     if is_number(value) || numpy_scalar {
         // A number is a value for inputs of one element.
         let array = array::numpy_function(value.py(), "asarray")?.call1((value,))?.cast_into::<PyUntypedArray>()?;
-        let one = array::plain(&array::cast(&array, element)?)?;
-        let shape = port.port.shape.to_static().filter(|shape| shape.iter().all(|extent| *extent == 1));
-        let shape = shape.unwrap_or(tensor::Shape::new(&[]));
-        return Ok(Value::Copy(Dense { tensor: array::shared(&one, element, &shape)?, shape }));
+        return of_number(&array, port);
     }
-    if value.cast::<PyList>().is_ok_and(|list| list.iter().all(|item| is_number_or_row(&item))) {
+    if let Ok(list) = value.cast::<PyList>()
+        && is_of_numbers(list, 1)?
+    {
         let array = array::numpy_function(value.py(), "array")?.call1((value,))?.cast_into::<PyUntypedArray>()?;
         return of_array(&array, false, element);
     }
@@ -153,6 +184,15 @@ fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Va
         Some(array) => of_array(&array, share, element),
         None => Err(incompatible(value)),
     }
+}
+
+/// Converts an array without axes for an input of one element. Such an input may have any number of axes.
+fn of_number(array: &Bound<'_, PyUntypedArray>, port: &PortOf) -> PyResult<Value> {
+    let element = port.port.element;
+    let one = array::plain(&array::cast(array, element)?)?;
+    let shape = port.port.shape.with_dynamic(|_| Some(1)).filter(|shape| shape.iter().all(|extent| *extent == 1));
+    let shape = shape.unwrap_or(tensor::Shape::new(&[]));
+    Ok(Value::Copy(Dense { tensor: array::shared(&one, element, &shape)?, shape }))
 }
 
 fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType) -> PyResult<Value> {

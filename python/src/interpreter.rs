@@ -12,8 +12,10 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use roiflow_devices::exit;
 
 use crate::runtime::{InferRequest, WeakInferRequest};
+use crate::tensor::process::ProcessToken;
 
 /// Maximum time for which the end of the process waits for running callbacks.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
@@ -29,6 +31,9 @@ static CALLING: AtomicUsize = AtomicUsize::new(0);
 static RETURNING: AtomicUsize = AtomicUsize::new(0);
 /// All existing requests, by request ID.
 static REQUESTS: LazyLock<Mutex<HashMap<u64, WeakInferRequest>>> = LazyLock::new(Mutex::default);
+
+/// The process that loaded this package.
+pub static LOADED_IN: LazyLock<ProcessToken> = LazyLock::new(ProcessToken::current);
 
 thread_local! {
     /// Number of callbacks on this thread's stack.
@@ -134,8 +139,16 @@ pub fn forget(request_id: u64) {
 }
 
 /// Ends all runs before the interpreter is finalized. This function is registered with `atexit`.
+///
+/// If a callback still computes after [`EXIT_PATIENCE`], the process ends without it. Python ends a thread that asks for the interpreter's
+/// lock from now on. Such a thread would abort the process, so it is blocked instead, and no destructors of libraries run at the exit.
+///
+/// A fork has none of the threads, and ends without any of this.
 #[pyfunction]
 pub fn _end(py: Python<'_>) {
+    if !LOADED_IN.is_current() {
+        return;
+    }
     ENDS.store(true, Ordering::SeqCst);
     py.detach(|| {
         let requests: Vec<InferRequest> = REQUESTS.lock().unwrap().values().filter_map(WeakInferRequest::upgrade).collect();
@@ -146,6 +159,10 @@ pub fn _end(py: Python<'_>) {
         }
         while CALLING.load(Ordering::SeqCst) + RETURNING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if CALLING.load(Ordering::SeqCst) > 0 {
+            exit::block_aborting_threads(|| DEPTH.get() > 0);
+            exit::leave_at_exit();
         }
         // Do not drop these references. If the Python handles of a request are gone, the drop would free the request and wait for its run.
         std::mem::forget(requests);

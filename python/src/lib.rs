@@ -3,8 +3,8 @@
 //!
 //! The Python files of the package contain the classes that need not be fast, and the classes that programs may derive from. Reading order:
 //! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and returns its
-//! results), `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter`
-//! (threads, signals, the end of the process). The other files are `errors`, `properties`, `package`, `arguments`, `remote` and `variable`.
+//! results), `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter`,
+//! `interrupted` (threads, signals, the end of the process). The other files are `errors`, `properties`, `package`, `arguments`, `remote` and `variable`.
 //!
 //! Rules:
 //!
@@ -22,6 +22,7 @@ mod errors;
 mod image;
 mod inputs;
 mod interpreter;
+mod interrupted;
 mod model;
 mod package;
 mod port;
@@ -84,6 +85,7 @@ mod _roiflow {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        std::sync::LazyLock::force(&crate::interpreter::LOADED_IN);
         let end = module.getattr("_end")?;
         module.py().import("atexit")?.call_method1("register", (end,)).map(drop)
     }

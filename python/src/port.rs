@@ -229,13 +229,14 @@ impl Key {
     }
 }
 
-/// Converts a value to an index. A negative or very large number becomes `usize::MAX`, an index that no list has.
+/// Converts a value to an index.
+///
+/// Raises NotFound for a negative or very large number, and TypeError for other values.
 pub fn index_from(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match value.extract::<usize>() {
-        Ok(idx) => Ok(idx),
-        Err(error) if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(value.py()) => Ok(usize::MAX),
-        Err(error) => Err(error),
-    }
+    value.extract::<usize>().map_err(|error| match error.is_instance_of::<pyo3::exceptions::PyOverflowError>(value.py()) {
+        true => NotFound::new_err(format!("no input or output number {value}: expected 0 or more; indexes from the end are not supported")),
+        false => error,
+    })
 }
 
 /// Creates the exception for a key that is neither a name, an index nor a port.

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 
 use crate::errors::{ConfigError, NotFound, OrRaise};
+use crate::inputs::each_item;
 use crate::runtime::{Config, Performance, Precision};
 use crate::types::{Type, name_of};
 
@@ -20,7 +21,7 @@ const SETTABLE: [(&str, &str); 7] = [
 ];
 
 /// The names of all options of roiflow's configuration.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "performance",
     "requests",
     "threads",
@@ -31,6 +32,7 @@ const OWN: [&str; 10] = [
     "callback-thread",
     "batch-size",
     "batch-timeout",
+    "batch-independent",
 ];
 
 /// Returns the names of all properties: those that can be set, and `read_only`.
@@ -40,11 +42,10 @@ pub fn supported(read_only: &[&'static str]) -> Vec<&'static str> {
 
 /// Sets the properties of a dictionary.
 pub fn set_all(config: &mut Config, properties: &Bound<'_, PyDict>) -> PyResult<()> {
-    for (name, value) in properties.iter() {
+    each_item(properties, |name, value| {
         let name: String = name.str()?.extract()?;
-        set(config, &name, &value)?;
-    }
-    Ok(())
+        set(config, &name, value)
+    })
 }
 
 fn set(config: &mut Config, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -125,6 +126,7 @@ pub fn get(py: Python<'_>, config: &Config, name: &str) -> PyResult<Option<Py<Py
         "callback-thread" => config.callback_thread.into_py_any(py)?,
         "batch-size" => config.batch_size.into_py_any(py)?,
         "batch-timeout" => (config.batch_timeout.as_secs_f64() * 1e3).into_py_any(py)?,
+        "batch-independent" => config.batch_independent.into_py_any(py)?,
         _ => match config.engine_options.get(name) {
             Some(value) => value.into_py_any(py)?,
             None => return Ok(None),

@@ -4,20 +4,21 @@
 //! collector reaches these objects through the Python object of the queue. The requests of the queue have weak references to the queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::compiled::{Compiled, CompiledModel};
-use crate::errors::{Busy, OrRaise, OwnedByQueue, raise};
+use crate::errors::{Busy, Error, OrRaise, OwnedByQueue, raise};
 use crate::inputs::Given;
 use crate::interpreter::{called, detached, do_detached, wait_in_slices};
+use crate::interrupted;
 use crate::package;
-use crate::request::{Handle, InferRequest};
+use crate::request::{Handle, InferRequest, visit_exception};
 use crate::run::infer;
 use crate::runtime::{self, ErrorKind};
 
@@ -40,7 +41,7 @@ struct Inner {
     /// The IDs of the requests in the runtime, in the same order.
     ids: Vec<u64>,
     /// The first exception of a run or of the callback since the latest `wait_all`.
-    raised: Option<PyErr>,
+    raised: Option<Py<PyBaseException>>,
 }
 
 impl State {
@@ -61,7 +62,7 @@ impl State {
                 }
             }
         };
-        if let Some(raised) = raised {
+        if let Some(raised) = raised.map(|raised| raised.into_value(py)) {
             let mut inner = self.inner.lock().unwrap();
             let later = if inner.raised.is_none() { inner.raised.replace(raised) } else { Some(raised) };
             drop(inner);
@@ -139,26 +140,45 @@ impl Slot {
 /// Raises TypeError if an argument has another type, and ValueError if `jobs` is invalid.
 #[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "AsyncInferQueue")]
 pub struct AsyncInferQueue {
-    /// `None` only while the queue is dropped.
-    queue: Option<Arc<Queue>>,
+    /// Empty until `__init__` of a subclass calls `__init__` of this class.
+    parts: OnceLock<Parts>,
+}
+
+struct Parts {
+    queue: Arc<Queue>,
     state: Arc<State>,
-    compiled: Option<Arc<Compiled>>,
+    compiled: Arc<Compiled>,
 }
 
 impl AsyncInferQueue {
-    fn queue(&self) -> &Queue {
-        self.queue.as_ref().expect("only the drop takes it")
+    fn parts(&self) -> PyResult<&Parts> {
+        self.parts.get().ok_or_else(|| Error::new_err("AsyncInferQueue.__init__ was not called with a compiled model"))
+    }
+
+    fn queue(&self) -> PyResult<&Queue> {
+        Ok(&self.parts()?.queue)
+    }
+
+    /// Returns the queue, for a call that waits. Raises WouldDeadlock if the wait would never end, see `interrupted`.
+    fn queue_to_wait(&self) -> PyResult<&Queue> {
+        let Parts { queue, state, .. } = self.parts()?;
+        let ids = state.inner.lock().unwrap().ids.clone();
+        interrupted::check(&ids)?;
+        Ok(queue)
     }
 
     fn idle(&self, py: Python<'_>) -> PyResult<runtime::IdleRequest<'_, Userdata>> {
-        let queue = self.queue();
+        let queue = self.queue()?;
         // If a request is idle, take it without releasing the interpreter's lock first.
         let idle = match queue.try_take_longest_idle() {
             Some(idle) => Ok(idle),
-            None => wait_in_slices(py, |slice| match slice {
-                Some(slice) => queue.take_idle_for(slice).transpose(),
-                None => Some(queue.take_idle()),
-            })?,
+            None => {
+                let queue = self.queue_to_wait()?;
+                wait_in_slices(py, |slice| match slice {
+                    Some(slice) => queue.take_idle_for(slice).transpose(),
+                    None => Some(queue.take_idle()),
+                })?
+            }
         };
         idle.or_raise()
     }
@@ -167,10 +187,19 @@ impl AsyncInferQueue {
 #[pymethods]
 impl AsyncInferQueue {
     #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn py_new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        // A subclass may have other arguments in its constructor. Such a subclass passes the model to `__init__`.
+        Self { parts: OnceLock::new() }
+    }
+
     #[pyo3(signature = (model, jobs=0))]
-    fn new(py: Python<'_>, model: &Bound<'_, CompiledModel>, jobs: i64) -> PyResult<Self> {
+    fn __init__(&self, py: Python<'_>, model: &Bound<'_, CompiledModel>, jobs: i64) -> PyResult<()> {
+        if self.parts.get().is_some() {
+            return Err(Error::new_err("AsyncInferQueue.__init__ was called twice"));
+        }
         let jobs = usize::try_from(jobs).map_err(|_| PyValueError::new_err(format!("jobs: expected 0 or more, got {jobs}")))?;
-        let compiled = model.get().shared().clone();
+        let compiled = model.get().shared()?.clone();
         let queue = Arc::new(detached(py, || Queue::new(&compiled.model, jobs)).or_raise()?);
         let ids: Vec<u64> = queue.iter().map(runtime::InferRequest::id).collect();
         let inner = Inner { callback: None, userdata: ids.iter().map(|_| None).collect(), requests: Vec::new(), ids, raised: None };
@@ -193,7 +222,8 @@ impl AsyncInferQueue {
                 });
             }
         });
-        Ok(Self { queue: Some(queue), state, compiled: Some(compiled) })
+        let _only_once = self.parts.set(Parts { queue, state, compiled });
+        Ok(())
     }
 
     /// Starts a job as soon as a request is idle. The arguments are those of `InferRequest.start_async`. The callback gets `userdata`.
@@ -208,7 +238,7 @@ impl AsyncInferQueue {
         userdata: Option<&Bound<'_, PyAny>>,
         share_inputs: bool,
     ) -> PyResult<()> {
-        let compiled = self.compiled.as_ref().expect("only the drop takes it");
+        let Parts { state, compiled, .. } = self.parts()?;
         let given = Given::parse(inputs, share_inputs, &compiled.inputs)?;
         let userdata = userdata.filter(|userdata| !userdata.is_none()).map(|userdata| userdata.clone().unbind());
         let idle = self.idle(py)?;
@@ -216,11 +246,13 @@ impl AsyncInferQueue {
         // This thread holds the interpreter's lock, so the callback cannot run before the user data is stored below.
         idle.start(given, userdata.as_ref().map(|userdata| userdata.clone_ref(py))).or_raise()?;
         let object = {
-            let inner = self.state.inner.lock().unwrap();
-            inner.requests[idx].clone_ref(py)
+            let inner = state.inner.lock().unwrap();
+            inner.requests.get(idx).map(|object| object.clone_ref(py))
         };
-        object.bind(py).cast::<InferRequest>()?.get().handle()?.note_start();
-        self.state.set_userdata(idx, userdata);
+        if let Some(object) = object {
+            object.bind(py).cast::<InferRequest>()?.get().handle()?.note_start();
+        }
+        state.set_userdata(idx, userdata);
         Ok(())
     }
 
@@ -231,8 +263,9 @@ impl AsyncInferQueue {
         if !callback.is_callable() {
             return Err(PyTypeError::new_err(format!("set_callback: expected a function, got {}", callback.get_type())));
         }
-        let before = self.state.inner.lock().unwrap().callback.replace(callback.clone().unbind());
-        self.state.has_callback.store(true, Ordering::Release);
+        let state = &self.parts()?.state;
+        let before = state.inner.lock().unwrap().callback.replace(callback.clone().unbind());
+        state.has_callback.store(true, Ordering::Release);
         drop(before);
         Ok(())
     }
@@ -240,7 +273,7 @@ impl AsyncInferQueue {
     /// Waits for all jobs and their callbacks. Raises the first exception of a job or callback since the previous call. Raises
     /// WouldDeadlock if the queue's own callback calls this method.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
-        let queue = self.queue();
+        let queue = self.queue_to_wait()?;
         let outcome =
             wait_in_slices(py, |slice| match slice.map_or_else(|| queue.wait_all().map(|()| true), |slice| queue.wait_all_for(slice)) {
                 Ok(false) => None,
@@ -250,21 +283,21 @@ impl AsyncInferQueue {
         match outcome {
             Err(error) if error.kind() == ErrorKind::WouldDeadlock => Err(raise(error)),
             outcome => {
-                let raised = self.state.inner.lock().unwrap().raised.take();
-                raised.map_or(Ok(()), Err)?;
+                let raised = self.parts()?.state.inner.lock().unwrap().raised.take();
+                raised.map_or(Ok(()), |raised| Err(PyErr::from_value(raised.into_bound(py).into_any())))?;
                 outcome.or_raise()
             }
         }
     }
 
     /// Whether a request is idle.
-    fn is_ready(&self) -> bool {
-        self.queue().is_ready()
+    fn is_ready(&self) -> PyResult<bool> {
+        Ok(self.queue()?.is_ready())
     }
 
     /// Returns the index of the request that the next job will use. Waits until a request is idle.
     fn get_idle_request_id(&self, py: Python<'_>) -> PyResult<usize> {
-        let queue = self.queue();
+        let queue = self.queue_to_wait()?;
         let idle = wait_in_slices(py, |slice| match slice {
             Some(slice) => queue.longest_idle_for(slice).transpose(),
             // This call takes a request only to wait for it. It then drops the request, which becomes idle again.
@@ -277,18 +310,18 @@ impl AsyncInferQueue {
     #[getter]
     fn userdata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let userdata: Vec<Userdata> = {
-            let inner = self.state.inner.lock().unwrap();
+            let inner = self.parts()?.state.inner.lock().unwrap();
             inner.userdata.iter().map(|own| own.as_ref().map(|own| own.clone_ref(py))).collect()
         };
         PyList::new(py, userdata)
     }
 
-    fn __len__(&self) -> usize {
-        self.queue().len()
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.queue()?.len())
     }
 
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<Py<PyAny>> {
-        let inner = self.state.inner.lock().unwrap();
+        let inner = self.parts()?.state.inner.lock().unwrap();
         let n_requests = inner.requests.len();
         let at = if index < 0 { index + n_requests as isize } else { index };
         let request = usize::try_from(at).ok().and_then(|at| inner.requests.get(at)).map(|request| request.clone_ref(py));
@@ -296,16 +329,14 @@ impl AsyncInferQueue {
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let requests: Vec<Py<PyAny>> = self.state.inner.lock().unwrap().requests.iter().map(|request| request.clone_ref(py)).collect();
+        let requests: Vec<Py<PyAny>> =
+            self.parts()?.state.inner.lock().unwrap().requests.iter().map(|request| request.clone_ref(py)).collect();
         Ok(PyList::new(py, requests)?.try_iter()?.into_any())
     }
 
-    fn __repr__(&self) -> String {
-        format!(
-            "<AsyncInferQueue: {} jobs of '{}'>",
-            self.queue().len(),
-            self.compiled.as_ref().map_or("", |compiled| compiled.model.name())
-        )
+    fn __repr__(&self) -> PyResult<String> {
+        let Parts { queue, compiled, .. } = self.parts()?;
+        Ok(format!("<AsyncInferQueue: {} jobs of '{}'>", queue.len(), compiled.model.name()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -322,14 +353,16 @@ impl AsyncInferQueue {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // If the mutex is locked, a running callback uses the state, so the objects in it are still reachable.
-        let Ok(inner) = self.state.inner.try_lock() else { return Ok(()) };
+        let Some(Ok(inner)) = self.parts.get().map(|parts| parts.state.inner.try_lock()) else { return Ok(()) };
         inner.callback.iter().try_for_each(|callback| visit.call(callback))?;
         inner.userdata.iter().flatten().try_for_each(|userdata| visit.call(userdata))?;
+        visit_exception(&inner.raised, &visit)?;
         inner.requests.iter().try_for_each(|request| visit.call(request))
     }
 
     fn __clear__(&self) {
-        let mut inner = self.state.inner.lock().unwrap();
+        let Some(parts) = self.parts.get() else { return };
+        let mut inner = parts.state.inner.lock().unwrap();
         let before = (inner.callback.take(), std::mem::take(&mut inner.userdata), std::mem::take(&mut inner.requests), inner.raised.take());
         drop(inner);
         drop(before);
@@ -338,7 +371,7 @@ impl AsyncInferQueue {
 
 impl Drop for AsyncInferQueue {
     fn drop(&mut self) {
-        let held = (self.queue.take(), self.compiled.take());
+        let held = self.parts.take();
         // The drop cancels the jobs and waits for a running callback, which needs the interpreter's lock.
         do_detached(move || drop(held));
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeWarning, PyTypeError};
+use pyo3::exceptions::{PyBaseException, PyRuntimeWarning, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
@@ -16,8 +16,9 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::arguments::bind;
 use crate::compiled::{Compiled, CompiledModel};
 use crate::errors::{Error, OrRaise, raise};
-use crate::inputs::Given;
+use crate::inputs::{Given, each_item};
 use crate::interpreter::{self, called, detached, do_detached, wait_in_slices};
+use crate::interrupted;
 use crate::package;
 use crate::port::{ConstOutput, Key, index_from, no_key};
 use crate::queue::Slot;
@@ -35,8 +36,9 @@ pub struct Callback {
 struct CallbackState {
     function: Py<PyAny>,
     userdata: Py<PyAny>,
-    /// The exception that the callback raised after the latest run.
-    raised: Option<PyErr>,
+    /// The exception that the callback raised after the latest run. Its traceback refers to the objects of the callback, which may refer to
+    /// the request. As an object, the garbage collector can visit it.
+    raised: Option<Py<PyBaseException>>,
 }
 
 impl Callback {
@@ -50,7 +52,7 @@ impl Callback {
             let state = self.state.lock().unwrap();
             (state.function.clone_ref(py), state.userdata.clone_ref(py))
         };
-        let raised = function.call1(py, (userdata,)).err();
+        let raised = function.call1(py, (userdata,)).err().map(|raised| raised.into_value(py));
         if raised.is_some() {
             let before = std::mem::replace(&mut self.state.lock().unwrap().raised, raised);
             drop(before);
@@ -104,7 +106,7 @@ impl Handle {
     fn check_callback(&self, py: Python<'_>) -> PyResult<()> {
         let Some(callback) = self.callback() else { return Ok(()) };
         let raised = callback.state.lock().unwrap().raised.as_ref().map(|raised| raised.clone_ref(py));
-        raised.map_or(Ok(()), Err)
+        raised.map_or(Ok(()), |raised| Err(PyErr::from_value(raised.into_bound(py).into_any())))
     }
 
     /// Waits for the latest run, at most for `timeout`. Returns whether the run has ended. Returns false if no run was ever started.
@@ -113,6 +115,7 @@ impl Handle {
             return Ok(false);
         }
         let request = self.request();
+        interrupted::check(&[request.id()])?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let outcome = wait_in_slices(py, |slice| {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -133,6 +136,11 @@ impl Handle {
     }
 }
 
+/// Lets the garbage collector visit a stored exception.
+pub fn visit_exception(raised: &Option<Py<PyBaseException>>, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    raised.as_ref().map_or(Ok(()), |raised| visit.call(raised))
+}
+
 #[pymethods]
 impl Handle {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -141,7 +149,8 @@ impl Handle {
         let Some(callback) = &*callback else { return Ok(()) };
         let Ok(state) = callback.state.try_lock() else { return Ok(()) };
         visit.call(&state.function)?;
-        visit.call(&state.userdata)
+        visit.call(&state.userdata)?;
+        visit_exception(&state.raised, &visit)
     }
 
     fn __clear__(&self) {
@@ -249,11 +258,12 @@ impl InferRequest {
     /// Sets input or output tensors from a dictionary that maps indexes to tensors.
     fn set_by_index(&self, is_input: bool, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensors = tensors.cast::<PyDict>().map_err(|_| PyTypeError::new_err("expected a dictionary from index to Tensor"))?;
-        let found = tensors.iter().map(|(key, tensor)| {
-            let tensor = tensor_from(&tensor)?;
-            Ok((self.index(is_input, Some(&key))?, tensor))
-        });
-        let found = found.collect::<PyResult<Vec<(usize, Tensor)>>>()?;
+        let mut found: Vec<(usize, Tensor)> = Vec::with_capacity(tensors.len());
+        each_item(tensors, |key, tensor| {
+            let tensor = tensor_from(tensor)?;
+            found.push((self.index(is_input, Some(key))?, tensor));
+            Ok(())
+        })?;
         let request = self.request()?;
         if is_input { request.set_inputs(&shared_inputs(&found)[..]) } else { request.set_output_tensors(found) }.or_raise()
     }
@@ -376,14 +386,12 @@ impl InferRequest {
     ///
     /// The request is idle during the callback, so the callback may start the next run. `wait` raises the exception of the callback. Raises
     /// Busy while the request runs, TypeError if `callback` is not callable, and OwnedByQueue if the request belongs to a queue.
-    #[pyo3(signature = (callback, userdata=None))]
-    fn set_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>, userdata: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn set_callback(&self, callback: &Bound<'_, PyAny>, userdata: &Bound<'_, PyAny>) -> PyResult<()> {
         if !callback.is_callable() {
             return Err(PyTypeError::new_err(format!("set_callback: expected a function, got {}", callback.get_type())));
         }
         let handle = self.handle()?;
-        let userdata = userdata.map_or_else(|| py.None(), |userdata| userdata.clone().unbind());
-        let new = Arc::new(Callback::new(callback.clone().unbind(), userdata));
+        let new = Arc::new(Callback::new(callback.clone().unbind(), userdata.clone().unbind()));
         let weak = Arc::downgrade(&new);
         let call = move |_: &runtime::InferRequest, _: runtime::Result<()>| {
             let _unless_the_process_ends = called(|py| {
@@ -449,11 +457,12 @@ impl InferRequest {
         }
         let tensors = values[0].cast::<PyDict>().map_err(|_| PyTypeError::new_err("set_tensors: expected a dictionary of tensors"))?;
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for (key, tensor) in tensors.iter() {
-            let key = Key::from_value(&key)?.ok_or_else(|| no_key(&key))?;
+        each_item(tensors, |key, tensor| {
+            let key = Key::from_value(key)?.ok_or_else(|| no_key(key))?;
             let (is_input, idx) = self.find_key(&key)?;
-            if is_input { &mut inputs } else { &mut outputs }.push((idx, tensor_from(&tensor)?));
-        }
+            if is_input { &mut inputs } else { &mut outputs }.push((idx, tensor_from(tensor)?));
+            Ok(())
+        })?;
         let request = self.request()?;
         let before: Vec<(usize, Tensor)> =
             outputs.iter().map(|(idx, _)| Ok((*idx, request.output_tensor(*idx)?))).collect::<runtime::Result<_>>().or_raise()?;

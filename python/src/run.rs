@@ -11,6 +11,7 @@ use crate::compiled::Compiled;
 use crate::errors::{OrRaise, Panicked, raise};
 use crate::inputs::Given;
 use crate::interpreter::{SIGNAL_INTERVAL, detached, is_main};
+use crate::interrupted;
 use crate::package;
 use crate::runtime::{EndedRun, InferRequest, PreparedRun, Results};
 
@@ -48,7 +49,7 @@ fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> P
             Ok(ended) => return interrupted.map_or(Ok(ended), Err),
             Err(RecvTimeoutError::Disconnected) => return Err(Panicked::new_err("the thread of a run ended without a result")),
             Err(RecvTimeoutError::Timeout) if interrupted.is_none() => {
-                if let Err(error) = py.check_signals() {
+                if let Err(error) = interrupted::check_signals(py, request.id()) {
                     interrupted = Some(error);
                     detached(py, || request.cancel());
                 }

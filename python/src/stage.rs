@@ -2,6 +2,7 @@
 //! classes of `roiflow._vision`.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ use roiflow_results::{FrameResults, Size, Transform};
 
 use crate::array;
 use crate::decoder;
-use crate::errors::{OrRaise, WouldDeadlock, raise};
+use crate::errors::{Canceled, OrRaise, WouldDeadlock, raise};
 use crate::image::frame_of;
 use crate::interpreter::{detached, drop_detached, wait_in_slices};
 use crate::results::PyResults;
-use crate::runtime;
+use crate::runtime::{self, ErrorKind};
 
 /// A model with its preprocessing and decoding.
 #[pyclass(frozen, name = "_Stage", module = "roiflow._roiflow")]
@@ -168,7 +169,7 @@ impl PyStage {
                 stage.submit_regions(frame, 0, regions, guard.clone(), done);
             }
         });
-        Ok(PyRun { state, guard, stage: Some(stage.clone()) })
+        Ok(PyRun { state, guard, is_canceled: AtomicBool::new(false), stage: Some(stage.clone()) })
     }
 
     /// Starts a run for an input that the program has preprocessed. `size` is the size of the image. Coordinates are mapped per axis:
@@ -194,7 +195,7 @@ impl PyStage {
         let frame_from_input = Transform { scale, offset, swaps_axes: false };
         let done = move |of_stage| done_state.complete(results, of_stage, classes.as_deref());
         detached(py, || stage.submit_values(values, frame_from_input, 0, guard.clone(), done)).or_raise()?;
-        Ok(PyRun { state, guard, stage: Some(stage.clone()) })
+        Ok(PyRun { state, guard, is_canceled: AtomicBool::new(false), stage: Some(stage.clone()) })
     }
 }
 
@@ -266,6 +267,7 @@ impl State {
 pub struct PyRun {
     state: Arc<State>,
     guard: Arc<RunGuard>,
+    is_canceled: AtomicBool,
     /// `None` only while this object is dropped.
     stage: Option<Arc<Stage>>,
 }
@@ -287,6 +289,7 @@ impl PyRun {
 
     /// Cancels the run if it has not begun.
     fn cancel(&self, py: Python<'_>) {
+        self.is_canceled.store(true, Ordering::Release);
         detached(py, || {
             self.guard.cancel();
             if let Some(stage) = &self.stage {
@@ -313,11 +316,15 @@ impl PyRun {
         });
         let (ended, warning) = waited.inspect_err(|_| self.cancel(py))?;
         if let Some(warning) = warning {
-            let message = std::ffi::CString::new(warning.replace('\0', "?")).expect("zeros were replaced");
+            let message = std::ffi::CString::new(warning.replace('\0', "?"))?;
             PyErr::warn(py, &py.get_type::<PyUserWarning>(), &message, 3)?;
         }
         match ended {
             Some(Ok(results)) => Ok(PyResults { results }),
+            // The stage stops a canceled run before it begins.
+            Some(Err(error)) if error.kind() == ErrorKind::Stopped && self.is_canceled.load(Ordering::Acquire) => {
+                Err(Canceled::new_err("the run was canceled"))
+            }
             Some(Err(error)) => Err(decoder::raised(py, &error).unwrap_or_else(|| raise(error))),
             None => Err(PyTimeoutError::new_err(format!("the run did not end within {} seconds", timeout.unwrap_or_default()))),
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyTypeError;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple, PyType};
 
 use crate::array;
 use crate::errors::{Error, OrRaise, TensorError};
@@ -143,77 +143,24 @@ fn array_from<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedAr
 #[pymethods]
 impl Tensor {
     #[new]
+    #[classmethod]
     #[pyo3(signature = (*args, **kwargs))]
-    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        const FORMS: [&[&str]; 12] = [
-            &["array"],
-            &["array", "shared_memory"],
-            &["array", "shape"],
-            &["array", "shape", "type"],
-            &["type", "shape"],
-            &["port"],
-            &["port", "array"],
-            &["other"],
-            &["other", "begin", "end"],
-            &["image"],
-            &["image", "shared_memory"],
-            &["array", "type"],
-        ];
-        let (form_idx, values) = crate::arguments::bind("Tensor", &FORMS, args, kwargs)?;
-        let names = FORMS[form_idx];
-        let first = &values[0];
-        if let Ok(other) = first.cast::<Tensor>() {
-            let other = other.get().inner();
-            return match &values[1..] {
-                [] => Ok(Self::of(other)),
-                [begin, end] => {
-                    let (begin, end): (Vec<usize>, Vec<usize>) = (begin.extract()?, end.extract()?);
-                    Ok(Self::of(other.roi(&begin, &end).or_raise()?))
-                }
-                _ => Err(PyTypeError::new_err("Tensor(other, begin, end): expected both or none of begin and end")),
-            };
+    fn py_new(cls: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        if cls.is(&cls.py().get_type::<Self>()) {
+            return Self::made(args, kwargs);
         }
-        if let Some(port) = port_from(first) {
-            return match &values[1..] {
-                [] => {
-                    let shape = port.port.shape.with_dynamic(|_| Some(0)).unwrap_or(tensor::Shape::new(&[]));
-                    Ok(Self::of(tensor::Tensor::new(port.port.element, shape).or_raise()?))
-                }
-                [array] => {
-                    let array = array_from(array)?;
-                    match port.port.shape.to_static() {
-                        Some(shape) => share_as(&array, &shape, port.port.element).map(Self::of),
-                        None => share_as(&array, &array::checked_shape(array.shape())?, port.port.element).map(Self::of),
-                    }
-                }
-                _ => Err(PyTypeError::new_err("Tensor(port, array): expected at most an array")),
-            };
+        // A subclass may have other arguments in its constructor. Such a subclass passes the values to `__init__`.
+        Ok(Self::of(tensor::Tensor::new(tensor::ElementType::U8, [0]).or_raise()?))
+    }
+
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __init__(slf: &Bound<'_, Self>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        if !slf.get_type().is(&slf.py().get_type::<Self>()) {
+            let made = Self::made(args, kwargs)?.inner();
+            let before = std::mem::replace(&mut *slf.get().inner.lock().unwrap(), made);
+            drop(before);
         }
-        if first.is_instance_of::<Type>() || is_dtype(first) {
-            return match &values[1..] {
-                [shape] => {
-                    let element = element_from(first)?;
-                    Ok(Self::of(tensor::Tensor::new(element, shape_from(shape)?).or_raise()?))
-                }
-                _ => Err(PyTypeError::new_err("Tensor(type, shape): expected a shape")),
-            };
-        }
-        let array = if first.is_instance_of::<PyList>() {
-            array::numpy_function(first.py(), "array")?.call1((first,))?.cast_into()?
-        } else {
-            array_from(first)?
-        };
-        match &values[1..] {
-            [] => copy_of(&array).map(Self::of),
-            [type_] if names[1] == "type" => copy_of(&array::cast(&array, element_from(type_)?)?).map(Self::of),
-            [shared] if shared.is_instance_of::<PyBool>() => {
-                let is_shared = shared.extract::<bool>()?;
-                if is_shared { share(&array).map(Self::of) } else { copy_of(&array).map(Self::of) }
-            }
-            [shape] => share_as(&array, &shape_from(shape)?, array::element_of(&array)?).map(Self::of),
-            [shape, element] => share_as(&array, &shape_from(shape)?, element_from(element)?).map(Self::of),
-            _ => Err(PyTypeError::new_err("Tensor: too many arguments")),
-        }
+        Ok(())
     }
 
     /// The values as an array that shares the memory. The array keeps the memory alive, even if the tensor is dropped or gets another
@@ -340,6 +287,12 @@ impl Tensor {
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(&self, py: Python<'py>, dtype: Option<&Bound<'py, PyAny>>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
         let view = self.data(py)?.into_any();
+        if let (Some(false), Some(dtype)) = (copy, dtype)
+            && !numpy::PyArrayDescr::new(py, dtype)?.is_equiv_to(&self.data(py)?.dtype())
+        {
+            let message = format!("the values cannot have the type {dtype} without a copy: they are {}", name_of(self.inner().element()));
+            return Err(PyValueError::new_err(message));
+        }
         let kwargs = PyDict::new(py);
         kwargs.set_item("copy", copy.unwrap_or(false))?;
         let dtype = match dtype {
@@ -371,6 +324,79 @@ impl Tensor {
 }
 
 impl Tensor {
+    /// Creates a tensor from the arguments of the constructor.
+    fn made(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        const FORMS: [&[&str]; 12] = [
+            &["array"],
+            &["array", "shared_memory"],
+            &["array", "shape"],
+            &["array", "shape", "type"],
+            &["type", "shape"],
+            &["port"],
+            &["port", "array"],
+            &["other"],
+            &["other", "begin", "end"],
+            &["image"],
+            &["image", "shared_memory"],
+            &["array", "type"],
+        ];
+        let (form_idx, values) = crate::arguments::bind("Tensor", &FORMS, args, kwargs)?;
+        let names = FORMS[form_idx];
+        let first = &values[0];
+        if let Ok(other) = first.cast::<Tensor>() {
+            let other = other.get().inner();
+            return match &values[1..] {
+                [] => Ok(Self::of(other)),
+                [begin, end] => {
+                    let (begin, end): (Vec<usize>, Vec<usize>) = (begin.extract()?, end.extract()?);
+                    Ok(Self::of(other.roi(&begin, &end).or_raise()?))
+                }
+                _ => Err(PyTypeError::new_err("Tensor(other, begin, end): expected both or none of begin and end")),
+            };
+        }
+        if let Some(port) = port_from(first) {
+            return match &values[1..] {
+                [] => {
+                    let shape = port.port.shape.with_dynamic(|_| Some(0)).unwrap_or(tensor::Shape::new(&[]));
+                    Ok(Self::of(tensor::Tensor::new(port.port.element, shape).or_raise()?))
+                }
+                [array] => {
+                    let array = array_from(array)?;
+                    match port.port.shape.to_static() {
+                        Some(shape) => share_as(&array, &shape, port.port.element).map(Self::of),
+                        None => share_as(&array, &array::checked_shape(array.shape())?, port.port.element).map(Self::of),
+                    }
+                }
+                _ => Err(PyTypeError::new_err("Tensor(port, array): expected at most an array")),
+            };
+        }
+        if first.is_instance_of::<Type>() || is_dtype(first) {
+            return match &values[1..] {
+                [shape] => {
+                    let element = element_from(first)?;
+                    Ok(Self::of(tensor::Tensor::new(element, shape_from(shape)?).or_raise()?))
+                }
+                _ => Err(PyTypeError::new_err("Tensor(type, shape): expected a shape")),
+            };
+        }
+        let array = if first.is_instance_of::<PyList>() {
+            array::numpy_function(first.py(), "array")?.call1((first,))?.cast_into()?
+        } else {
+            array_from(first)?
+        };
+        match &values[1..] {
+            [] => copy_of(&array).map(Self::of),
+            [type_] if names[1] == "type" => copy_of(&array::cast(&array, element_from(type_)?)?).map(Self::of),
+            [shared] if shared.is_instance_of::<PyBool>() => {
+                let is_shared = shared.extract::<bool>()?;
+                if is_shared { share(&array).map(Self::of) } else { copy_of(&array).map(Self::of) }
+            }
+            [shape] => share_as(&array, &shape_from(shape)?, array::element_of(&array)?).map(Self::of),
+            [shape, element] => share_as(&array, &shape_from(shape)?, element_from(element)?).map(Self::of),
+            _ => Err(PyTypeError::new_err("Tensor: too many arguments")),
+        }
+    }
+
     fn no_strings(&self) -> PyErr {
         Error::new_err(format!("expected a tensor of strings, got {}; read `data`", name_of(self.inner().element())))
     }

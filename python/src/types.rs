@@ -24,6 +24,9 @@ pub fn name_of(element: ElementType) -> &'static str {
     if element == ElementType::Bool { "boolean" } else { element.name() }
 }
 
+/// OpenVINO's names of types with less than 8 bits. For numpy, some of these names mean types with that many bytes.
+const SUB_BYTE: [&str; 6] = ["u1", "u2", "u3", "u4", "u6", "i4"];
+
 /// Finds an element type by its name in roiflow or in OpenVINO.
 fn element_of_name(name: &str) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|element| element.name() == name || name_of(*element) == name)
@@ -84,6 +87,11 @@ pub fn element_from(value: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     let by_name = || value.cast::<PyString>().ok().and_then(|name| element_of_name(name.to_str().ok()?));
     if let Some(element) = by_name() {
         return Ok(element);
+    }
+    if let Some(name) = value.cast::<PyString>().ok().and_then(|name| name.to_str().ok()).filter(|name| SUB_BYTE.contains(name)) {
+        let message =
+            format!("no element type {name}: expected elements of whole bytes; numpy's type of this name is numpy.dtype(\"{name}\")");
+        return Err(PyTypeError::new_err(message));
     }
     let none = || PyTypeError::new_err(format!("no element type {value}: expected a roiflow.Type, a numpy type or the name of one"));
     if value.is_none() {
