@@ -144,7 +144,7 @@ fn array_from<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedAr
 impl Tensor {
     #[new]
     #[classmethod]
-    #[pyo3(signature = (*args, **kwargs))]
+    #[pyo3(signature = (*args, **kwargs), text_signature = "(*args, **kwargs)")]
     fn py_new(cls: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         if cls.is(&cls.py().get_type::<Self>()) {
             return Self::made(args, kwargs);

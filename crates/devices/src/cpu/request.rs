@@ -129,7 +129,7 @@ impl DeviceRequest for CpuRequest {
         }
         let (n_rows, shapes) = self.shapes(io)?;
         match n_rows {
-            Some(n_rows) if n_rows > 1 && self.plans.has_independent_rows => self.run_rows(n_rows, &shapes, io, cancel),
+            Some(n_rows) if n_rows > 1 && self.runs_rows(n_rows, io) => self.run_rows(n_rows, &shapes, io, cancel),
             Some(n_rows) if n_rows > 1 => match self.plans.get(&shapes) {
                 Ok(_) => self.run_whole(&shapes, io, cancel),
                 // Many exporters write a batch size of one into the graph although the input is dynamic. No plan for more items exists then.
@@ -152,6 +152,14 @@ impl CpuRequest {
     fn run_whole(&mut self, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let outputs = self.compute(shapes, None, io, cancel)?;
         write_whole(&outputs, io)
+    }
+
+    /// Returns whether the items of a batch run one by one. Many small items run together, because each run has a fixed cost.
+    fn runs_rows(&self, n_rows: usize, io: &DeviceIo<'_>) -> bool {
+        const MANY_ROWS: usize = 64;
+        const SMALL_ROW_BYTES: usize = 256;
+        let n_bytes: usize = (0..self.inputs.len()).map(|input_idx| io.input(input_idx).layout().dense_bytes()).sum();
+        self.plans.has_independent_rows && (n_rows <= MANY_ROWS || n_bytes / n_rows > SMALL_ROW_BYTES)
     }
 
     fn run_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
