@@ -116,7 +116,7 @@ def _paste(image: npt.NDArray[np.bool_], cells: npt.NDArray[np.bool_], corners: 
 
 
 class Boxes:
-    """The boxes of an image, most confident first. The arrays are read-only; copy an array to change it.
+    """The boxes of an image, most confident first. The arrays belong to the caller.
 
     - `xyxy` [N, 4], float32: x_min, y_min, x_max, y_max in pixels, not clipped to the image.
     - `confidence` [N], float32, from 0 to 1.
@@ -132,8 +132,6 @@ class Boxes:
         self.xyxy: npt.NDArray[np.float32] = xyxy
         self.confidence: npt.NDArray[np.float32] = confidence
         self.class_id: npt.NDArray[np.int64] = class_id
-        for values in (xyxy, confidence, class_id):
-            values.flags.writeable = False
         names = zip(results.labels(), class_id.tolist(), strict=True)
         self.labels: list[str] = [str(number) if label is None else label for label, number in names]
 
@@ -170,7 +168,7 @@ class Detection:
     @property
     def xyxy(self) -> npt.NDArray[np.float32]:
         """x_min, y_min, x_max, y_max in pixels, [4], float32; not clipped to the image."""
-        xyxy: npt.NDArray[np.float32] = self._owner.boxes.xyxy[self._index]
+        xyxy: npt.NDArray[np.float32] = self._owner.boxes.xyxy[self._index].copy()
         return xyxy
 
     @property
@@ -346,7 +344,7 @@ class Results(Sequence[Detection]):
         if rotated and len(rotated) == len(self):
             data["xyxyxyxy"] = np.array(rotated, np.float32)
         return supervision.Detections(
-            xyxy=boxes.xyxy.copy(), mask=self.masks(), confidence=boxes.confidence.copy(), class_id=boxes.class_id.astype(int), data=data
+            xyxy=boxes.xyxy, mask=self.masks(), confidence=boxes.confidence, class_id=boxes.class_id.astype(int), data=data
         )
 
     def __repr__(self) -> str:
