@@ -160,7 +160,7 @@ fn constant_of(data: Element<'_, '_>, dims: Vec<i64>, weights: &[u8]) -> Constan
         _ => Vec::new(),
     };
     let values: Vec<f64> = match element {
-        "f32" => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
+        "f32" if bytes.len() <= 4 * MAX_VALUES => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
         _ => integers.iter().map(|value| *value as f64).collect(),
     };
     let len = dims.iter().try_fold(1_i64, |len, dim| len.checked_mul(*dim));

@@ -124,7 +124,7 @@ fn constant_of(tensor: &[u8]) -> EngineResult<Constant> {
         },
     )?);
     let mut values: Vec<f64> = integers.iter().map(|value| *value as f64).collect();
-    if element == FLOAT {
+    if element == FLOAT && len.is_some_and(|len| len <= MAX_VALUES) {
         values = raw.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
         values.extend(floats(tensor, TENSOR_FLOATS)?);
     }
