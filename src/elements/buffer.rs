@@ -209,6 +209,9 @@ mod tests {
                 let error = frame(&buffer, &info).unwrap_err().to_string();
                 assert!(error.contains(&format!("{n_bytes} bytes")) && error.contains(&info.size().to_string()), "{error}");
             }
+            if info.n_planes() as usize > format.n_planes() {
+                continue; // The last plane is that of opacity, which is not read.
+            }
             // The buffer is truncated after its video meta is added, so the meta describes more bytes than the buffer has.
             let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
             let writable = buffer.get_mut().unwrap();

@@ -41,39 +41,20 @@ fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, 
             let inside = (rect.x..rect.x + rect.width).contains(&x) && (rect.y..rect.y + rect.height).contains(&y);
             let [r, g, b] = if inside { color } else { background };
             let (luma, u, v) = yuv([r, g, b]);
-            let mut put = |plane_idx: usize, x: u32, y: u32, pixel: &[u8]| {
-                let place: PlanePlace = places[plane_idx];
-                let offset = place.offset_bytes + y as usize * place.row_stride_bytes + x as usize * pixel.len();
-                bytes[offset..][..pixel.len()].copy_from_slice(pixel);
-            };
-            // A chroma sample has the color of the rectangle if the rectangle covers a part of it.
-            let shares_chroma = inside || (x % 2, y % 2) == (0, 0);
-            match format {
-                PixelFormat::Rgb => put(0, x, y, &[r, g, b]),
-                PixelFormat::Bgr => put(0, x, y, &[b, g, r]),
-                PixelFormat::Rgbx | PixelFormat::Rgba => put(0, x, y, &[r, g, b, 77]),
-                PixelFormat::Bgrx | PixelFormat::Bgra => put(0, x, y, &[b, g, r, 77]),
-                PixelFormat::Gray8 => put(0, x, y, &[luma]),
-                PixelFormat::Nv12 | PixelFormat::I420 => {
-                    put(0, x, y, &[luma]);
-                    if shares_chroma && format == PixelFormat::Nv12 {
-                        put(1, x / 2, y / 2, &[u, v]);
-                    } else if shares_chroma {
-                        put(1, x / 2, y / 2, &[u]);
-                        put(2, x / 2, y / 2, &[v]);
-                    }
+            let values = if format.is_rgb() { [r, g, b] } else { [luma, u, v] };
+            for (place, value) in format.components().iter().zip(values).take(if format == PixelFormat::Gray8 { 1 } else { 3 }) {
+                let (of_width, of_height) = place.n_pixels;
+                // A chroma sample has the color of the rectangle if the rectangle covers a part of it.
+                if !inside && (x as usize % of_width, y as usize % of_height) != (0, 0) {
+                    continue;
                 }
-                PixelFormat::P010 | PixelFormat::I420Ten => {
-                    let sample = |value: u8| ((4 * u16::from(value)) << format.n_low_bits()).to_le_bytes();
-                    put(0, x, y, &sample(luma));
-                    if shares_chroma && format == PixelFormat::P010 {
-                        put(1, x / 2, y / 2, &[sample(u), sample(v)].concat());
-                    } else if shares_chroma {
-                        put(1, x / 2, y / 2, &sample(u));
-                        put(2, x / 2, y / 2, &sample(v));
-                    }
-                }
-                other => panic!("a format without a painter: {other}"),
+                let sample = match format.depth() {
+                    8 => vec![value],
+                    _ => ((4 * u16::from(value)) << format.n_low_bits()).to_le_bytes().to_vec(),
+                };
+                let plane: PlanePlace = places[place.plane_idx];
+                let row = plane.offset_bytes + y as usize / of_height * plane.row_stride_bytes;
+                bytes[row + place.offset_bytes + x as usize / of_width * place.stride_bytes..][..sample.len()].copy_from_slice(&sample);
             }
         }
     }
@@ -96,12 +77,13 @@ fn expected_rect(format: PixelFormat, rect: PixelRect) -> Option<Rect> {
     let (x_end, y_end) = (rect.x + rect.width, rect.y + rect.height);
     match format {
         PixelFormat::Gray8 => None,
-        _ if format.is_subsampled() => {
-            let [x, y] = [rect.x, rect.y].map(|begin| (begin - begin % 2) as f32);
-            let [x_end, y_end] = [x_end, y_end].map(|end| (end + end % 2) as f32);
-            Some(Rect::from_corners(x, y, x_end, y_end))
+        _ => {
+            let (of_width, of_height) = format.chroma_pixels();
+            let begin = |begin: u32, pixels: usize| (begin - begin % pixels as u32) as f32;
+            let end = |end: u32, pixels: usize| end.next_multiple_of(pixels as u32) as f32;
+            let (x, y) = (begin(rect.x, of_width), begin(rect.y, of_height));
+            Some(Rect::from_corners(x, y, end(x_end, of_width), end(y_end, of_height)))
         }
-        _ => Some(rect.to_rect()),
     }
 }
 
@@ -122,7 +104,7 @@ fn colored_rectangle_is_detected_and_classified_in_every_format() {
             // The input has 64 x 64 pixels: unscaled, and scaled by two integer factors.
             for (factor_x, factor_y) in [(1, 1), (2, 3)] {
                 let rect = PixelRect { x: x * factor_x, y: y * factor_y, width: width * factor_x, height: height * factor_y };
-                if format.is_subsampled() && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
+                if format.chroma_pixels().0 > 1 && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
                     continue; // A chroma sample would end inside an input pixel.
                 }
                 let size = Size::new(64 * factor_x, 64 * factor_y);

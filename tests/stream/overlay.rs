@@ -35,12 +35,10 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
     for (plane_idx, (before, after)) in before.iter().zip(&after).enumerate() {
         for (y, (before, after)) in before.iter().zip(after).enumerate() {
             for x in (0..before.len()).filter(|x| before[*x] != after[*x]) {
-                differing.push(match (format, plane_idx) {
-                    (PixelFormat::Nv12, 1) => (x / 2 * 2, y * 2),
-                    (PixelFormat::I420, 1 | 2) => (x * 2, y * 2),
-                    (PixelFormat::P010, 1) => (x / 4 * 2, y * 2),
-                    (PixelFormat::I420Ten, 1 | 2) => (x / 2 * 2, y * 2),
-                    _ => (x / format.pixel_bytes(), y),
+                let place = format.components().into_iter().find(|place| place.plane_idx == plane_idx).unwrap();
+                differing.push(match plane_idx {
+                    0 => (x / format.pixel_bytes(), y),
+                    _ => (x / place.stride_bytes * place.n_pixels.0, y * place.n_pixels.1),
                 });
             }
         }

@@ -267,10 +267,13 @@ impl Image {
         let bytes = plane.bytes()?;
         let (row_stride_bytes, bytes) = (bytes.layout().stride_bytes()[0], bytes.extent());
         let n_low_bits = frame.format().n_low_bits() + frame.format().depth() - 8;
+        let at = frame.format().luma_offset();
         match (frame.format().rgb_offsets(), frame.format().pixel_bytes()) {
-            (None, 2) => {
+            (None, 2) if frame.format().depth() > 8 => {
                 self.reduce_plane(bytes, row_stride_bytes, n_pixels, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255));
             }
+            (None, 2) => self.reduce_plane::<2>(bytes, row_stride_bytes, n_pixels, |pixel| u32::from(pixel[at])),
+            (None, 4) => self.reduce_plane::<4>(bytes, row_stride_bytes, n_pixels, |pixel| u32::from(pixel[at])),
             (None, _) => self.reduce_plane(bytes, row_stride_bytes, n_pixels, |[luma]| u32::from(*luma)),
             (Some(offsets), 3) => self.reduce_plane::<3>(bytes, row_stride_bytes, n_pixels, |pixel| luma_of(pixel, offsets)),
             (Some(offsets), _) => self.reduce_plane::<4>(bytes, row_stride_bytes, n_pixels, |pixel| luma_of(pixel, offsets)),

@@ -70,8 +70,14 @@ fn sample(frame: &Frame, samples: &mut Vec<u8>) -> Result<()> {
     let row_stride_bytes = bytes.layout().stride_bytes()[0];
     let plane = Plane { bytes: bytes.extent(), row_stride_bytes, size: frame.size() };
     let n_low_bits = frame.format().n_low_bits() + frame.format().depth() - 8;
+    let at = frame.format().luma_offset();
     match (frame.format().rgb_offsets(), frame.format().pixel_bytes()) {
-        (None, 2) => plane.sample(samples, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255)),
+        (None, 2) if frame.format().depth() > 8 => {
+            plane.sample(samples, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255))
+        }
+        (None, 2) => plane.sample::<2>(samples, |pixel| u32::from(pixel[at])),
+        (None, 4) => plane.sample::<4>(samples, |pixel| u32::from(pixel[at])),
+        // Of the planes of colors, the first is green, which is near luma.
         (None, _) => plane.sample(samples, |[luma]| u32::from(*luma)),
         (Some(offsets), 3) => plane.sample::<3>(samples, |pixel| luma_of(pixel, offsets)),
         (Some(offsets), _) => plane.sample::<4>(samples, |pixel| luma_of(pixel, offsets)),
@@ -133,7 +139,7 @@ mod tests {
     fn frame(format: PixelFormat, size: Size, luma: u8, rect: PixelRect, other: u8) -> Frame {
         let (width, height) = (size.width as usize, size.height as usize);
         let row = (width * format.pixel_bytes()).next_multiple_of(16) + 32;
-        let chroma = row * height.div_ceil(2);
+        let chroma = row * height;
         let mut bytes = vec![128; row * height + 2 * chroma];
         for y in 0..height {
             for x in 0..width {
@@ -141,7 +147,9 @@ mod tests {
                 let value = if is_inside(x, rect.x, rect.width) && is_inside(y, rect.y, rect.height) { other } else { luma };
                 let pixel = &mut bytes[y * row + x * format.pixel_bytes()..][..format.pixel_bytes()];
                 match format {
-                    PixelFormat::I420Ten => pixel.copy_from_slice(&(4 * u16::from(value)).to_le_bytes()),
+                    PixelFormat::I420Ten | PixelFormat::I422Ten | PixelFormat::Y444Ten => {
+                        pixel.copy_from_slice(&(4 * u16::from(value)).to_le_bytes())
+                    }
                     _ => pixel.fill(value),
                 }
             }

@@ -119,7 +119,7 @@ pub struct Canvas<'a> {
 pub struct Ink {
     /// One pixel of plane 0. Formats with fewer than four bytes per pixel use only the first bytes.
     pixel: [u8; 4],
-    /// Cb and Cr; one or two bytes each.
+    /// Cb and Cr, or green and blue of formats with a plane for each color; one or two bytes each.
     chroma: [[u8; 2]; 2],
 }
 
@@ -162,6 +162,9 @@ impl<'a> Canvas<'a> {
         let [r, g, b] = color.map(|v| f32::from(v) / 255.0);
         let (kr, kb) = self.colorimetry.matrix.kr_kb();
         let luma = kr * r + (1.0 - kr - kb) * g + kb * b;
+        if self.format.is_rgb() {
+            return Ink { pixel: [color[0]; 4], chroma: [[color[1]; 2], [color[2]; 2]] };
+        }
         let (depth, n_low_bits) = (self.format.depth(), self.format.n_low_bits());
         let (beyond_eight, all) = ((1 << (depth - 8)) as f32, ((1 << depth) - 1) as f32);
         let (y_offset, y_scale, c_scale) = match self.colorimetry.range {
@@ -174,21 +177,34 @@ impl<'a> Canvas<'a> {
         let [low, high] = sample(y_offset + y_scale * luma);
         let c_offset = 128.0 * beyond_eight;
         Ink {
-            pixel: if depth > 8 { [low, high, 0, 0] } else { [low; 4] },
+            pixel: match self.format {
+                PixelFormat::Ayuv => [255, low, sample(c_offset + c_scale * cb)[0], sample(c_offset + c_scale * cr)[0]],
+                _ if depth > 8 => [low, high, 0, 0],
+                _ => [low; 4],
+            },
             chroma: [sample(c_offset + c_scale * cb), sample(c_offset + c_scale * cr)],
         }
+    }
+
+    /// Whether each component is drawn for itself. The other formats have pixels in plane 0, and chroma for 2x2 pixels.
+    fn is_by_component(&self) -> bool {
+        let has_other_chroma = !self.format.is_subsampled() && self.format.n_planes() > 1;
+        has_other_chroma || self.format.has_pixel_pairs()
     }
 
     /// Fills a rectangle. Partially covered chroma samples are blended in proportion.
     pub fn fill_rect(&mut self, area: Area, ink: Ink) {
         let Some(inside) = self.cut(area) else { return };
+        if self.is_by_component() {
+            return self.blend_components(0, inside, ink, |_, _| 255);
+        }
         let n = self.format.pixel_bytes();
         let plane = &mut self.planes[0];
         for y in inside.y_min..inside.y_max {
             let row = y * plane.row_stride_bytes;
             let pixels = &mut plane.bytes[row + inside.x_min * n..row + inside.x_max * n];
             match self.format {
-                PixelFormat::Nv12 | PixelFormat::I420 | PixelFormat::Gray8 => pixels.fill(ink.pixel[0]),
+                _ if n == 1 => pixels.fill(ink.pixel[0]),
                 // Padding bytes stay unchanged.
                 PixelFormat::Rgbx | PixelFormat::Bgrx => {
                     pixels.chunks_exact_mut(n).for_each(|pixel| pixel[..3].copy_from_slice(&ink.pixel[..3]));
@@ -218,7 +234,13 @@ impl<'a> Canvas<'a> {
     /// Replaces all pixels of the bitmap's area: `background` where the bitmap is 0, `foreground` where it is 255, and a mixture between.
     pub fn stamp(&mut self, x: i64, y: i64, bitmap: &Bitmap, background: Ink, foreground: Ink) {
         let (x, y) = if self.format.is_subsampled() { (x & !1, y & !1) } else { (x, y) };
-        let Some(inside) = self.cut(Area::at(x, y, bitmap.width as i64, bitmap.height as i64)) else { return };
+        let area = Area::at(x, y, bitmap.width as i64, bitmap.height as i64);
+        let Some(inside) = self.cut(area) else { return };
+        if self.is_by_component() {
+            self.fill_rect(area, background);
+            let coverage = |px: usize, py: usize| bitmap.coverage[(py as i64 - y) as usize * bitmap.width + (px as i64 - x) as usize];
+            return self.blend_components(0, inside, foreground, coverage);
+        }
         let n = self.format.pixel_bytes();
         let table = mixtures(background.pixel, foreground.pixel, self.format);
         let plane = &mut self.planes[0];
@@ -317,6 +339,9 @@ impl<'a> Canvas<'a> {
     /// Blends a color into an area. `covered` returns for each pixel how much of it is covered, 0 to 255.
     pub fn shade(&mut self, area: Area, ink: Ink, covered: impl Fn(usize, usize) -> u8) {
         let Some(inside) = self.cut(area) else { return };
+        if self.is_by_component() {
+            return self.blend_components(0, inside, ink, covered);
+        }
         let n = self.format.pixel_bytes();
         let n_blended = match self.format {
             PixelFormat::Rgbx | PixelFormat::Bgrx => 3,
@@ -333,7 +358,9 @@ impl<'a> Canvas<'a> {
                 }
             }
         }
-        self.blend_chroma(inside, ink, covered);
+        if self.format.is_subsampled() {
+            self.blend_components(1, inside, ink, covered);
+        }
     }
 
     /// Fills the chroma of a rectangle. Samples that are partially covered are blended.
@@ -389,29 +416,27 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Blends chroma. Each sample is weighted by the mean coverage of its pixels.
-    fn blend_chroma(&mut self, inside: Inside, ink: Ink, coverage: impl Fn(usize, usize) -> u8) {
-        if !self.format.is_subsampled() {
-            return;
-        }
+    /// Blends the components from `first` on. Each sample is weighted by the mean coverage of its pixels.
+    fn blend_components(&mut self, first: usize, inside: Inside, ink: Ink, coverage: impl Fn(usize, usize) -> u8) {
         let (width, height) = (self.size.width as usize, self.size.height as usize);
-        for cy in inside.y_min / 2..inside.y_max.div_ceil(2) {
-            for cx in inside.x_min / 2..inside.x_max.div_ceil(2) {
-                let (xs, ys) = (2 * cx..(2 * cx + 2).min(width), 2 * cy..(2 * cy + 2).min(height));
-                let n_pixels = (xs.len() * ys.len()) as u32;
-                let mut sum = 0;
-                for py in ys.start.max(inside.y_min)..ys.end.min(inside.y_max) {
-                    for px in xs.start.max(inside.x_min)..xs.end.min(inside.x_max) {
-                        sum += u32::from(coverage(px, py));
+        let (n, format) = (self.format.element().size(), self.format);
+        let targets = [[ink.pixel[0], ink.pixel[1]], ink.chroma[0], ink.chroma[1]];
+        for (place, target) in format.components().iter().zip(&targets).skip(first) {
+            let (of_width, of_height) = place.n_pixels;
+            let plane = &mut self.planes[place.plane_idx];
+            for row_idx in inside.y_min / of_height..inside.y_max.div_ceil(of_height) {
+                let row = &mut plane.bytes[row_idx * plane.row_stride_bytes + place.offset_bytes..];
+                let ys = row_idx * of_height..((row_idx + 1) * of_height).min(height);
+                for column in inside.x_min / of_width..inside.x_max.div_ceil(of_width) {
+                    let xs = column * of_width..((column + 1) * of_width).min(width);
+                    let mut sum = 0;
+                    for py in ys.start.max(inside.y_min)..ys.end.min(inside.y_max) {
+                        for px in xs.start.max(inside.x_min)..xs.end.min(inside.x_max) {
+                            sum += u32::from(coverage(px, py));
+                        }
                     }
-                }
-                let part = sum / n_pixels;
-                for (c_idx, target) in ink.chroma.iter().enumerate() {
-                    let (plane_idx, step, offset) = self.chroma_place(c_idx);
-                    let plane = &mut self.planes[plane_idx];
-                    let n = self.format.element().size();
-                    let sample = &mut plane.bytes[cy * plane.row_stride_bytes + (cx * step + offset) * n..][..n];
-                    blend_samples(sample, target, part, self.format);
+                    let part = sum / (xs.len() * ys.len()) as u32;
+                    blend_samples(&mut row[column * place.stride_bytes..][..n], target, part, format);
                 }
             }
         }
@@ -534,10 +559,13 @@ mod tests {
                 canvas.fill_rect(Area::at(-5, -5, 1000, 1000), red);
                 let expected: [&[u8]; 3] = match format {
                     PixelFormat::Nv12 => [&[81], &[90, 240], &[]],
-                    PixelFormat::I420 => [&[81], &[90], &[240]],
+                    PixelFormat::I420 | PixelFormat::A420 | PixelFormat::Y42b | PixelFormat::Y444 => [&[81], &[90], &[240]],
+                    PixelFormat::Yuy2 => [&[81, 90, 81, 240], &[], &[]],
+                    PixelFormat::Uyvy => [&[90, 81, 240, 81], &[], &[]],
+                    PixelFormat::Ayuv => [&[255, 81, 90, 240], &[], &[]],
                     // The 10-bit values 326, 361 and 960.
                     PixelFormat::P010 => [&[0x80, 0x51], &[0x40, 0x5a, 0x00, 0xf0], &[]],
-                    PixelFormat::I420Ten => [&[0x46, 0x01], &[0x69, 0x01], &[0xc0, 0x03]],
+                    PixelFormat::I420Ten | PixelFormat::I422Ten | PixelFormat::Y444Ten => [&[0x46, 0x01], &[0x69, 0x01], &[0xc0, 0x03]],
                     PixelFormat::Gray8 => [&[81], &[], &[]],
                     PixelFormat::Rgb => [&[255, 0, 0], &[], &[]],
                     PixelFormat::Bgr => [&[0, 0, 255], &[], &[]],
@@ -545,11 +573,16 @@ mod tests {
                     PixelFormat::Bgrx => [&[0, 0, 255, 77], &[], &[]],
                     PixelFormat::Rgba => [&[255, 0, 0, 255], &[], &[]],
                     PixelFormat::Bgra => [&[0, 0, 255, 255], &[], &[]],
+                    PixelFormat::Xrgb | PixelFormat::Argb => [&[255, 255, 0, 0], &[], &[]],
+                    PixelFormat::Xbgr | PixelFormat::Abgr => [&[255, 0, 0, 255], &[], &[]],
+                    PixelFormat::Gbr | PixelFormat::Gbra => [&[0], &[0], &[255]],
                     other => unreachable!("{other} has no expected values here: add them"),
                 };
                 for (plane_idx, expected) in expected.iter().enumerate().take(format.n_planes()) {
                     for row in image.planes[plane_idx].chunks_exact(image.strides[plane_idx]) {
-                        let row = &row[..row.len() - 3];
+                        // The second pixel of the last pair is beyond an odd width.
+                        let unused = if format.has_pixel_pairs() && size.width % 2 == 1 { 4 } else { 0 };
+                        let row = &row[..row.len() - 3 - unused];
                         assert!(row.chunks_exact(expected.len()).all(|pixel| pixel == *expected), "{format} {size} {row:?}");
                     }
                 }
@@ -606,7 +639,10 @@ mod tests {
                 image
             };
             let (drawn, n) = (draw(6, 4), format.pixel_bytes());
-            let is_changed = |x: usize, y: usize| drawn.planes[0][y * drawn.strides[0] + x * n..][..n].iter().any(|byte| *byte != 77);
+            // Two pixels share chroma, also beyond the area.
+            let (at, n_luma) = if format.has_pixel_pairs() { (format.luma_offset(), 1) } else { (0, n) };
+            let is_changed =
+                |x: usize, y: usize| drawn.planes[0][y * drawn.strides[0] + x * n + at..][..n_luma].iter().any(|byte| *byte != 77);
             for (x, y) in (0..41).flat_map(|x| (0..33).map(move |y| (x, y))) {
                 let is_inside = (6..6 + text.width).contains(&x) && (4..4 + text.height).contains(&y);
                 assert!(is_inside || !is_changed(x, y), "{format} ({x}, {y})");

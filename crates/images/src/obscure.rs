@@ -1,6 +1,7 @@
 //! Makes an area of a frame unrecognizable: it keeps only the mean colors of coarse cells.
 
 use crate::draw::{Area, Canvas, Inside};
+use crate::frame::{ComponentPlace, PixelFormat};
 
 /// How an area is made unrecognizable. Both keep the same information: one mean color for each cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,20 +12,12 @@ pub enum Manner {
     Pixelate,
 }
 
-/// The samples of one color component in a plane.
-struct Component {
-    plane_idx: usize,
-    /// Bytes from one sample to the next, and of the first sample in a row.
-    step: usize,
-    offset: usize,
-    /// Pixels per sample and axis: 1, or 2 for subsampled chroma.
-    pixels: usize,
-}
-
 /// The mean values of the cells of an area.
 struct Cells {
     columns: usize,
     rows: usize,
+    /// Width and height of a cell, in samples.
+    cell: (usize, usize),
     means: Vec<u32>,
 }
 
@@ -34,46 +27,37 @@ impl Canvas<'_> {
     /// `cell` is the side of a cell in pixels, at least 2; it is rounded up to an even number. With subsampled chroma, the area grows to
     /// whole chroma samples. Pixels outside this area are not changed.
     pub fn obscure(&mut self, area: Area, manner: Manner, cell: u32, is_inside: Option<&dyn Fn(usize, usize) -> bool>) {
-        let pixels = if self.format.is_subsampled() { 2 } else { 1 };
-        let grown = |value: i64, add: i64| if pixels == 2 { value.saturating_add(add) & !1 } else { value };
-        let area =
-            Area { x_min: grown(area.x_min, 0), y_min: grown(area.y_min, 0), x_max: grown(area.x_max, 1), y_max: grown(area.y_max, 1) };
+        let (of_width, of_height) = self.format.chroma_pixels();
+        let grown = |value: i64, add: i64, pixels: usize| if pixels == 2 { value.saturating_add(add) & !1 } else { value };
+        let area = Area {
+            x_min: grown(area.x_min, 0, of_width),
+            y_min: grown(area.y_min, 0, of_height),
+            x_max: grown(area.x_max, 1, of_width),
+            y_max: grown(area.y_max, 1, of_height),
+        };
         let Some(inside) = area.cut(self.size) else { return };
         let cell = (cell.max(2) as usize).next_multiple_of(2);
-        for component in self.components() {
-            let n = component.pixels;
+        let n_components = if self.format == PixelFormat::Gray8 { 1 } else { 3 };
+        for component in self.format.components().into_iter().take(n_components) {
+            let (nx, ny) = component.n_pixels;
             let Inside { x_min, y_min, x_max, y_max } = inside;
-            let samples = Inside { x_min: x_min / n, y_min: y_min / n, x_max: x_max.div_ceil(n), y_max: y_max.div_ceil(n) };
-            let cells = self.means(&component, samples, cell / n);
-            self.replace(&component, samples, &cells, (manner, cell / n), is_inside);
+            let samples = Inside { x_min: x_min / nx, y_min: y_min / ny, x_max: x_max.div_ceil(nx), y_max: y_max.div_ceil(ny) };
+            let cells = self.means(&component, samples, (cell / nx, cell / ny));
+            self.replace(&component, samples, &cells, manner, is_inside);
         }
     }
 
-    fn components(&self) -> Vec<Component> {
-        let n = self.format.element().size();
-        if let Some(offsets) = self.format.rgb_offsets() {
-            let step = self.format.pixel_bytes();
-            return offsets.map(|offset| Component { plane_idx: 0, step, offset, pixels: 1 }).into();
-        }
-        let luma = Component { plane_idx: 0, step: n, offset: 0, pixels: 1 };
-        let chroma = [0, 1].map(|component| {
-            let (plane_idx, step, offset) = self.chroma_place(component);
-            Component { plane_idx, step: step * n, offset: offset * n, pixels: 2 }
-        });
-        std::iter::once(luma).chain(chroma.into_iter().filter(|_| self.format.is_subsampled())).collect()
-    }
-
-    fn means(&self, component: &Component, area: Inside, cell: usize) -> Cells {
-        let (columns, rows) = ((area.x_max - area.x_min).div_ceil(cell), (area.y_max - area.y_min).div_ceil(cell));
+    fn means(&self, component: &ComponentPlace, area: Inside, cell: (usize, usize)) -> Cells {
+        let (columns, rows) = ((area.x_max - area.x_min).div_ceil(cell.0), (area.y_max - area.y_min).div_ceil(cell.1));
         let mut sums = vec![0_u64; columns * rows];
         let plane = &self.planes[component.plane_idx];
         let (is_wide, low_bits) = (self.format.depth() > 8, self.format.n_low_bits());
         for y in area.y_min..area.y_max {
-            let row = &plane.bytes[y * plane.row_stride_bytes + component.offset..];
-            let sums = &mut sums[(y - area.y_min) / cell * columns..][..columns];
+            let row = &plane.bytes[y * plane.row_stride_bytes + component.offset_bytes..];
+            let sums = &mut sums[(y - area.y_min) / cell.1 * columns..][..columns];
             for (column, sum) in sums.iter_mut().enumerate() {
-                let begin = area.x_min + column * cell;
-                let samples = (begin..(begin + cell).min(area.x_max)).map(|x| x * component.step);
+                let begin = area.x_min + column * cell.0;
+                let samples = (begin..(begin + cell.0).min(area.x_max)).map(|x| x * component.stride_bytes);
                 *sum += if is_wide {
                     samples.map(|at| u64::from(u16::from_le_bytes([row[at], row[at + 1]]) >> low_bits)).sum::<u64>()
                 } else {
@@ -81,26 +65,26 @@ impl Canvas<'_> {
                 };
             }
         }
-        let extent = |idx: usize, length: usize| cell.min(length - idx * cell) as u64;
+        let extent = |idx: usize, length: usize, cell: usize| cell.min(length - idx * cell) as u64;
         let means = sums.iter().enumerate().map(|(idx, sum)| {
-            let n = extent(idx % columns, area.x_max - area.x_min) * extent(idx / columns, area.y_max - area.y_min);
+            let n = extent(idx % columns, area.x_max - area.x_min, cell.0) * extent(idx / columns, area.y_max - area.y_min, cell.1);
             ((sum + n / 2) / n) as u32
         });
-        Cells { columns, rows, means: means.collect() }
+        Cells { columns, rows, cell, means: means.collect() }
     }
 
     fn replace(
         &mut self,
-        component: &Component,
+        component: &ComponentPlace,
         area: Inside,
         cells: &Cells,
-        (manner, cell): (Manner, usize),
+        manner: Manner,
         is_inside: Option<&dyn Fn(usize, usize) -> bool>,
     ) {
         let (is_wide, low_bits) = (self.format.depth() > 8, self.format.n_low_bits());
         let plane = &mut self.planes[component.plane_idx];
         // The two cells of a sample, and the part of the second in 256ths.
-        let split = |at: usize, n_cells: usize| {
+        let split = |at: usize, n_cells: usize, cell: usize| {
             if manner == Manner::Pixelate {
                 return (at / cell, at / cell, 0);
             }
@@ -109,23 +93,24 @@ impl Canvas<'_> {
             let limit = |idx: i64| idx.clamp(0, n_cells as i64 - 1) as usize;
             (limit(first), limit(first + 1), position.rem_euclid(256) as u32)
         };
-        let columns: Vec<(usize, usize, u32)> = (0..area.x_max - area.x_min).map(|x| split(x, cells.columns)).collect();
+        let columns: Vec<(usize, usize, u32)> = (0..area.x_max - area.x_min).map(|x| split(x, cells.columns, cells.cell.0)).collect();
         let mut line = vec![0_u32; cells.columns];
         for y in area.y_min..area.y_max {
-            let (upper, lower, part) = split(y - area.y_min, cells.rows);
+            let (upper, lower, part) = split(y - area.y_min, cells.rows, cells.cell.1);
             for (column, value) in line.iter_mut().enumerate() {
                 *value = cells.means[upper * cells.columns + column] * (256 - part) + cells.means[lower * cells.columns + column] * part;
             }
-            let row = &mut plane.bytes[y * plane.row_stride_bytes + component.offset..];
+            let row = &mut plane.bytes[y * plane.row_stride_bytes + component.offset_bytes..];
             for (x, (left, right, part)) in (area.x_min..area.x_max).zip(&columns) {
-                let n = component.pixels;
-                let is_covered =
-                    |is_inside: &dyn Fn(usize, usize) -> bool| (n * y..n * y + n).any(|py| (n * x..n * x + n).any(|px| is_inside(px, py)));
+                let (nx, ny) = component.n_pixels;
+                let is_covered = |is_inside: &dyn Fn(usize, usize) -> bool| {
+                    (ny * y..ny * y + ny).any(|py| (nx * x..nx * x + nx).any(|px| is_inside(px, py)))
+                };
                 if is_inside.is_some_and(|is_inside| !is_covered(is_inside)) {
                     continue;
                 }
                 let value = (line[*left] * (256 - part) + line[*right] * part + (1 << 15)) >> 16;
-                let at = x * component.step;
+                let at = x * component.stride_bytes;
                 if is_wide {
                     row[at..at + 2].copy_from_slice(&((value as u16) << low_bits).to_le_bytes());
                 } else {
@@ -173,10 +158,11 @@ mod tests {
         for plane_idx in 0..format.n_planes() {
             for (idx, _) in before[plane_idx].iter().zip(&planes[plane_idx]).enumerate().filter(|(_, (before, after))| before != after) {
                 let (x, y, n) = (idx % strides[plane_idx], idx / strides[plane_idx], format.element().size());
+                let (of_width, of_height) = format.chroma_pixels();
                 changed.push(match plane_idx {
                     0 => (x / format.pixel_bytes(), y, 0),
                     _ if format.has_interleaved_chroma() => (x / (2 * n) * 2, 2 * y, plane_idx),
-                    _ => (x / n * 2, 2 * y, plane_idx),
+                    _ => (x / n * of_width, of_height * y, plane_idx),
                 });
             }
         }
@@ -189,8 +175,9 @@ mod tests {
             for manner in [Manner::Blur, Manner::Pixelate] {
                 let changed = changed(format, &obscured(format, Area::at(11, 7, 31, 20), manner, None));
                 // With subsampled chroma the box grows to whole samples.
-                let slack = usize::from(format.is_subsampled());
-                let within = |(x, y, _): &(usize, usize, usize)| (11 - slack..42).contains(x) && (7 - slack..27 + slack).contains(y);
+                let (nx, ny) = format.chroma_pixels();
+                let (dx, dy) = (nx - 1, ny - 1);
+                let within = |(x, y, _): &(usize, usize, usize)| (11 - dx..42).contains(x) && (7 - dy..27 + dy).contains(y);
                 assert!(changed.iter().all(within), "{format} {manner:?}: {:?}", changed.iter().find(|pixel| !within(pixel)));
                 assert!(changed.len() > 31 * 20 * 9 / 10, "{format} {manner:?}: {} samples changed", changed.len());
                 assert!((0..format.n_planes()).all(|plane| changed.iter().any(|(.., of)| *of == plane)), "{format}: all planes change");
@@ -228,9 +215,12 @@ mod tests {
 
     #[test]
     fn opacity_and_padding_stay() {
-        for format in [PixelFormat::Rgba, PixelFormat::Bgra, PixelFormat::Rgbx, PixelFormat::Bgrx] {
+        let first =
+            [PixelFormat::Argb, PixelFormat::Abgr, PixelFormat::Xrgb, PixelFormat::Xbgr, PixelFormat::Ayuv].map(|format| (format, 0));
+        let last = [PixelFormat::Rgba, PixelFormat::Bgra, PixelFormat::Rgbx, PixelFormat::Bgrx].map(|format| (format, 3));
+        for (format, at) in last.into_iter().chain(first) {
             let (before, after) = (pattern(format).0, obscured(format, Area::at(0, 0, 67, 45), Manner::Blur, None));
-            assert!(before[0].iter().zip(&after[0]).skip(3).step_by(4).all(|(before, after)| before == after), "{format}");
+            assert!(before[0].iter().zip(&after[0]).skip(at).step_by(4).all(|(before, after)| before == after), "{format}");
         }
     }
 

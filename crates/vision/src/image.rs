@@ -17,7 +17,7 @@ pub(super) struct Image {
     color_model: ColorModel,
     sample: SampleType,
     components: [Component; 3],
-    /// Offset of the image's first pixel within the first sample of subsampled components, in pixels per axis.
+    /// Offset of the image's first pixel within the first chroma sample, in pixels per axis.
     phase: (usize, usize),
 }
 
@@ -48,6 +48,8 @@ struct Component {
     offset_bytes: usize,
     row_stride_bytes: usize,
     spacing: Spacing,
+    /// Whether two rows share a row of samples.
+    shares_rows: bool,
 }
 
 /// Distance of adjacent samples in a row.
@@ -104,26 +106,24 @@ impl Image {
             plane.layout().stride_bytes()[0]
         };
         let phase = (frame.chroma_phase().0 as usize, frame.chroma_phase().1 as usize);
-        let full = |offset_bytes: usize| Component {
-            plane_idx: 0,
-            offset_bytes,
-            row_stride_bytes: row_stride_bytes(0),
-            spacing: Spacing { stride_bytes: format.pixel_bytes(), subsampled: None },
-        };
-        let chroma = |plane_idx: usize, offset_bytes: usize, stride_bytes: usize| Component {
-            plane_idx,
-            offset_bytes,
-            row_stride_bytes: row_stride_bytes(plane_idx),
-            spacing: Spacing { stride_bytes, subsampled: Some(phase.0) },
-        };
+        let components = format.components().map(|place| {
+            let (of_width, of_height) = place.n_pixels;
+            // In a plane with pixel pairs, luma may begin with the second pixel of a pair.
+            let skipped_bytes = if format.has_pixel_pairs() && of_width == 1 { phase.0 * place.stride_bytes } else { 0 };
+            Component {
+                plane_idx: place.plane_idx,
+                offset_bytes: place.offset_bytes + skipped_bytes,
+                row_stride_bytes: row_stride_bytes(place.plane_idx),
+                spacing: Spacing { stride_bytes: place.stride_bytes, subsampled: (of_width == 2).then_some(phase.0) },
+                shares_rows: of_height == 2,
+            }
+        });
         let coefficients = frame.colorimetry().yuv_coefficients(format);
         let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
-        let n = sample.n_bytes();
-        let (color_model, components) = match format {
-            _ if format.has_interleaved_chroma() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
-            _ if format.is_subsampled() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
-            PixelFormat::Gray8 => (ColorModel::luma(coefficients), [full(0); 3]),
-            _ => (ColorModel::Rgb, format.rgb_offsets().expect("all other formats have RGB components").map(full)),
+        let color_model = match format {
+            _ if format.is_rgb() => ColorModel::Rgb,
+            PixelFormat::Gray8 => ColorModel::luma(coefficients),
+            _ => ColorModel::yuv(coefficients),
         };
         Ok(Self { planes, size: frame.size(), color_model, sample, components, phase })
     }
@@ -159,6 +159,7 @@ impl Image {
             offset_bytes: if is_colored { color * strides[channel] } else { 0 },
             row_stride_bytes: strides[line],
             spacing: Spacing { stride_bytes: strides[column], subsampled: None },
+            shares_rows: false,
         });
         Ok(Self {
             planes: [Some(bytes), None, None],
@@ -243,10 +244,8 @@ impl<'a> Rows<'a> {
 
     /// Returns the index of the plane row that contains the samples of a component for image row `y`.
     pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
-        match self.image.components[component_idx].spacing.subsampled {
-            Some(_) => (y as usize + self.image.phase.1) / 2,
-            None => y as usize,
-        }
+        let y = y as usize;
+        if self.image.components[component_idx].shares_rows { (y + self.image.phase.1) / 2 } else { y }
     }
 
     /// Whether rows `y` and `y + 1` share the samples of all components except the first.
@@ -330,6 +329,10 @@ mod tests {
             (PixelFormat::Rgba, &[1, 2, 3, 99, 4, 5, 6, 99]),
             (PixelFormat::Bgrx, &[3, 2, 1, 99, 6, 5, 4, 99]),
             (PixelFormat::Bgra, &[3, 2, 1, 99, 6, 5, 4, 99]),
+            (PixelFormat::Xrgb, &[99, 1, 2, 3, 99, 4, 5, 6]),
+            (PixelFormat::Argb, &[99, 1, 2, 3, 99, 4, 5, 6]),
+            (PixelFormat::Xbgr, &[99, 3, 2, 1, 99, 6, 5, 4]),
+            (PixelFormat::Abgr, &[99, 3, 2, 1, 99, 6, 5, 4]),
         ] {
             let frame = Frame::from_packed(format, Size::new(2, 1), bytes).unwrap();
             let values = filled([1, 3, 1, 2], |input, scratch| {

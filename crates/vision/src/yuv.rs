@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn rows_match_the_reference() {
         let mut n_compared = 0;
-        for format in [PixelFormat::Nv12, PixelFormat::I420] {
+        for format in [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Y42b, PixelFormat::Y444, PixelFormat::Yuy2, PixelFormat::Ayuv] {
             let frame = region(format);
             let image = Image::of_frame(&frame).unwrap();
             let (ColorModel::Yuv(yuv), rows) = (image.color_model(), image.rows()) else { panic!("expected a YUV format, got {format}") };
@@ -166,7 +166,8 @@ mod tests {
                 let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
                 for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
                     if !of_bytes.set(&image, &columns, simd) {
-                        assert_ne!(simd.backend(), SimdBackend::Avx512);
+                        // Samples of the formats with more chroma are farther apart.
+                        assert!(simd.backend() != SimdBackend::Avx512 || (columns.n_visible < 60 && !format.is_subsampled()), "{format}");
                         continue;
                     }
                     let (mut one, mut next) = (vec![0.0; 3 * n_columns], vec![0.0; 3 * n_columns]);

@@ -10,7 +10,7 @@
 pub mod format;
 pub mod region;
 
-pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
+pub use format::{ColorMatrix, ColorRange, Colorimetry, ComponentPlace, PixelFormat};
 pub use roiflow_results::{
     Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, LostTrack, ObjectId, Outcome,
     PixelRect, Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Similarity, Size, Skeleton, TrackState, Transform,
@@ -106,7 +106,7 @@ impl Frame {
         Ok(Self { format, size, colorimetry, planes, chroma_phase: (0, 0) })
     }
 
-    /// Creates a frame of an RGB or gray format from contiguous bytes. Copies the bytes. Gray has the full range.
+    /// Creates a frame of a format with one plane from contiguous bytes. Copies the bytes. Gray has the full range.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the format has several planes or the number of bytes does not match.

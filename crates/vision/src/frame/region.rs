@@ -21,15 +21,20 @@ impl Frame {
         let (phase_x, phase_y) = (self.chroma_phase.0 as usize, self.chroma_phase.1 as usize);
         let mut planes = [const { None }; MAX_PLANES];
         for (plane_idx, plane) in self.planes().enumerate() {
-            let (begin, end) = if self.format.is_subsampled() && plane_idx > 0 {
-                ([(y + phase_y) / 2, (x + phase_x) / 2, 0], [(y_end + phase_y).div_ceil(2), (x_end + phase_x).div_ceil(2), 2])
-            } else {
-                ([y, x, 0], [y_end, x_end, self.format.pixel_bytes()])
+            // Two columns or rows may share the elements of a plane.
+            let (of_width, of_height) = match plane_idx {
+                0 => (1 + usize::from(self.format.has_pixel_pairs()), 1),
+                _ => self.format.chroma_pixels(),
             };
+            let channels = plane.shape().get(2).copied().unwrap_or(0);
+            let begin = [(y + phase_y) / of_height, (x + phase_x) / of_width, 0];
+            let end = [(y_end + phase_y).div_ceil(of_height), (x_end + phase_x).div_ceil(of_width), channels];
+            let (begin, end) = if (of_width, of_height) == (1, 1) { ([y, x, 0], [y_end, x_end, channels]) } else { (begin, end) };
             let rank = plane.shape().len();
             planes[plane_idx] = Some(plane.roi(&begin[..rank], &end[..rank])?);
         }
-        let chroma_phase = if self.format.is_subsampled() { (((x + phase_x) % 2) as u32, ((y + phase_y) % 2) as u32) } else { (0, 0) };
+        let (of_width, of_height) = self.format.chroma_pixels();
+        let chroma_phase = (((x + phase_x) % of_width) as u32, ((y + phase_y) % of_height) as u32);
         Ok(Frame { size: rect.size(), planes, chroma_phase, ..*self })
     }
 }
