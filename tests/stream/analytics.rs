@@ -69,8 +69,10 @@ fn flush_stop_and_new_element_keep_counts() {
     rig.element.set_state(gst::State::Playing).unwrap();
     rig.begin();
     cross(&rig, 0);
-    // When timestamps go back, a new scene begins: the jump of the object is not a crossing.
-    rig.source.push(frame(0, 10.0)).unwrap();
+    // When timestamps go back at a discontinuity, a new scene begins: the jump of the object is not a crossing.
+    let mut first = frame(0, 10.0);
+    first.get_mut().unwrap().set_flags(gst::BufferFlags::DISCONT);
+    rig.source.push(first).unwrap();
     let count = |element: &gst::Element| {
         let stats: gst::Structure = element.property("stats");
         let crossings = stats.get::<gst::Array>("crossings").unwrap();
@@ -85,6 +87,34 @@ fn flush_stop_and_new_element_keep_counts() {
     let counts = rig.element.downcast_ref::<RoiAnalytics>().unwrap().counts();
     later.element.downcast_ref::<RoiAnalytics>().unwrap().continue_counts(counts);
     assert_eq!(count(&later.element), [("out".to_owned(), 3)]);
+}
+
+#[test]
+fn every_entry_has_its_exit_although_timestamps_are_wrong() {
+    const ZONE: &str = "roianalytics zones=floor:0,0.5,1,0.5,1,1.1,0,1.1";
+    // Frames with their timestamps in frames, and whether they have a discontinuity. The object is inside in all but the last one.
+    let around = |wrong: u64| (0..8).map(|n| (if n == 4 { wrong } else { 5_000 + n }, false)).collect::<Vec<_>>();
+    let restarted: Vec<_> = (5_000..5_004).map(|n| (n, false)).chain([(10, true), (11, false)]).collect();
+    let repeated: Vec<_> = (5_000..5_004).chain(0..4).map(|n| (n, false)).collect();
+    for (frames, n_entries) in [(around(1_000_000), 1), (around(4_962), 1), (around(0), 1), (restarted, 2), (repeated, 2)] {
+        let rig = Rig::begun(ZONE);
+        let mut last = 0;
+        for (n, is_discont) in &frames {
+            let mut buffer = frame(*n, 30.0);
+            if *is_discont {
+                buffer.get_mut().unwrap().set_flags(gst::BufferFlags::DISCONT);
+            }
+            rig.source.push(buffer).unwrap();
+            last = *n;
+        }
+        rig.source.push(frame(last + 1, 10.0)).unwrap();
+        let stats: gst::Structure = rig.element.property("stats");
+        let zones = stats.get::<gst::Array>("zones").unwrap();
+        let zone = zones[0].get::<gst::Structure>().unwrap();
+        let count = |field: &str| zone.get::<u64>(field).unwrap();
+        assert_eq!((count("entries"), count("exits"), count("occupancy")), (n_entries, n_entries, 0), "{frames:?}");
+        assert!(count("dwell") < 1_000_000_000, "{frames:?}: {}", count("dwell"));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! - [`ResultCache`] caches the classifications of tracked objects for later frames.
 //! - [`SceneCounter`] counts tracked objects at lines and in zones, and measures their speed.
 //! - [`CameraMotion`] estimates the motion of the camera between two frames.
+//! - [`StreamTime`] gives each frame its time, although single timestamps are wrong.
 //! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
 //! This crate works on results and frames. It runs no models, reads no clocks and does not depend on GStreamer.
@@ -14,6 +15,7 @@ pub mod camera_motion;
 pub mod motion;
 pub mod reuse;
 pub mod scene;
+pub mod time;
 pub mod track;
 
 pub use camera_motion::CameraMotion;
@@ -22,4 +24,5 @@ pub use reuse::{ResultCache, ReuseOptions};
 use roiflow_tensor as tensor;
 use roiflow_vision::frame;
 pub use scene::{SceneCounter, SceneCounts};
+pub use time::{FrameTime, StreamTime};
 pub use track::{Method as TrackMethod, TrackCounts, TrackOptions, Tracker};

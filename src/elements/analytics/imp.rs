@@ -15,10 +15,7 @@ use super::layout;
 use crate::elements::{caps, meta, scene};
 use crate::frame::{Classification, Direction, FrameResults, Outcome, SceneEvent, SceneEventKind, Size};
 use crate::stages::scene::Layout;
-use crate::stages::{SceneCounter, SceneCounts, Snapshot};
-
-/// Duration of a frame in streams without timestamps.
-const FRAME_TIME: Duration = Duration::from_millis(40);
+use crate::stages::{FrameTime, SceneCounter, SceneCounts, Snapshot, StreamTime};
 
 /// Settings of the element.
 #[derive(Debug, Clone, Default)]
@@ -59,8 +56,7 @@ struct State {
     carried: SceneCounts,
     /// Frame size from the caps.
     size: Option<Size>,
-    /// Time of the last frame.
-    time: Option<Duration>,
+    time: StreamTime,
     n_frames: u64,
     n_events: u64,
     has_ground: bool,
@@ -256,7 +252,7 @@ impl RoiAnalytics {
         if let Some(scene) = scene {
             self.srcpad.push_event(scene);
         }
-        self.state.lock().unwrap().count(&mut results, size, buffer.pts());
+        self.state.lock().unwrap().count(&mut results, size, &buffer);
         for event in &results.events[begin..] {
             let message = gst::message::Element::builder(message(event, buffer.pts())).src(&*self.obj()).build();
             let _ = self.obj().post_message(message);
@@ -289,7 +285,8 @@ impl RoiAnalytics {
 impl State {
     fn start(&mut self, has_ground: bool, n_columns: usize, mut counter: SceneCounter) {
         counter.restore(self.carried.clone());
-        (self.has_ground, self.n_columns, self.counter, self.time) = (has_ground, n_columns, Some(counter), None);
+        (self.has_ground, self.n_columns, self.counter) = (has_ground, n_columns, Some(counter));
+        self.time.reset();
     }
 
     fn stop(&mut self) {
@@ -301,7 +298,7 @@ impl State {
     }
 
     fn flush(&mut self) {
-        self.time = None;
+        self.time.reset();
         if let Some(counter) = &mut self.counter {
             counter.flush();
         }
@@ -314,18 +311,14 @@ impl State {
     }
 
     /// Counts the objects of a frame, and adds events and speeds to its results.
-    fn count(&mut self, results: &mut FrameResults, size: Size, pts: Option<gst::ClockTime>) {
+    fn count(&mut self, results: &mut FrameResults, size: Size, buffer: &gst::BufferRef) {
         self.n_frames += 1;
-        let time = match (pts, self.time) {
-            (Some(pts), _) => Duration::from_nanos(pts.nseconds()),
-            (None, Some(last)) => last + FRAME_TIME,
-            (None, None) => Duration::ZERO,
-        };
-        if self.time.is_some_and(|last| time < last) {
-            self.flush();
-        }
-        self.time = Some(time);
+        let timestamp = buffer.pts().map(|pts| Duration::from_nanos(pts.nseconds()));
+        let FrameTime { time, is_new_scene, .. } = self.time.next(timestamp, buffer.flags().contains(gst::BufferFlags::DISCONT));
         let Some(counter) = &mut self.counter else { return };
+        if is_new_scene {
+            counter.flush();
+        }
         let n_before = results.events.len();
         counter.update(&results.detections, size, time, &mut results.events);
         self.n_events += (results.events.len() - n_before) as u64;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shapes::Ground;
+use super::shapes::{self, Ground};
 use crate::frame::{Point, Rect, Size};
 
 /// The point of a box that represents the object.
@@ -129,6 +129,13 @@ impl Layout {
         for Zone { name, corners, .. } in &self.zones {
             if corners.len() < 3 || !corners.iter().all(is_finite) {
                 return Err(format!("zone {name:?}: expected at least three corners with finite coordinates, got {}", corners.len()));
+            }
+            if !shapes::has_area(corners) {
+                let corners: Vec<String> = corners.iter().map(|corner| format!("({}, {})", corner.x, corner.y)).collect();
+                return Err(format!(
+                    "zone {name:?}: expected corners that enclose an area, got {}, which enclose none; no object could be inside",
+                    corners.join(", ")
+                ));
             }
         }
         let points = self.lines.iter().flat_map(|line| [&line.from, &line.to]).chain(self.zones.iter().flat_map(|zone| &zone.corners));

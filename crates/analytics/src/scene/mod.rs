@@ -17,7 +17,7 @@
 //! | an object is first seen inside a zone | it has entered |
 //! | an object without track ID | is ignored until it has an ID |
 //! | a new track ID takes over | see below |
-//! | flush, seek, new stream | objects leave their zones without an event; counts are kept |
+//! | flush, seek, new stream, another layout | objects leave their zones, as lost objects, with the next frame; counts are kept |
 //!
 //! # New track ID of a known object
 //!
@@ -68,6 +68,8 @@ pub struct SceneCounter {
     /// Objects by their newest track ID.
     objects: HashMap<ObjectId, Object>,
     counts: SceneCounts,
+    /// Exits that the next frame reports.
+    leaving: Vec<SceneEvent>,
     heat: Vec<u64>,
 }
 
@@ -160,6 +162,8 @@ impl SceneCounter {
 
     /// Continues the counts of an earlier counter. All zones start empty.
     pub fn restore(&mut self, counts: SceneCounts) {
+        self.objects.clear();
+        self.leaving.clear();
         self.counts = counts;
         self.flush();
     }
@@ -177,6 +181,8 @@ impl SceneCounter {
             layout.lines.iter().map(|line| self.layout.lines.iter().position(|known| is_comparable && known == line)).collect();
         let kept_zones: Vec<Option<usize>> =
             layout.zones.iter().map(|zone| self.layout.zones.iter().position(|known| is_comparable && known == zone)).collect();
+        let removed: Vec<bool> = (0..self.layout.zones.len()).map(|idx| !kept_zones.contains(&Some(idx))).collect();
+        self.leave(|_, _, zone_idx| removed[zone_idx]);
         for object in self.objects.values_mut() {
             object.at_lines = kept_lines.iter().map(|kept| kept.map_or_else(AtLine::default, |idx| object.at_lines[idx])).collect();
             object.at_zones = kept_zones.iter().map(|kept| kept.map_or_else(AtZone::default, |idx| object.at_zones[idx])).collect();
@@ -204,8 +210,10 @@ impl SceneCounter {
         &self.heat
     }
 
-    /// Removes all objects, and keeps the counts. Call this after a flush or a seek, and for a new stream.
+    /// Removes all objects, and keeps the counts. Objects leave their zones: the next frame has the events. Call this after a flush or a
+    /// seek, and for a new stream.
     pub fn flush(&mut self) {
+        self.leave(|_, _, _| true);
         self.objects.clear();
         self.counts.occupancy = self.layout.zones.iter().map(|zone| (zone.name.clone(), 0)).collect();
     }
@@ -219,6 +227,7 @@ impl SceneCounter {
     /// [`flush`](Self::flush).
     pub fn update(&mut self, detections: &[Detection], size: Size, time: Duration, events: &mut Vec<SceneEvent>) {
         self.set_size(size);
+        events.append(&mut self.leaving);
         for detection in detections {
             if let Some(track) = detection.track.filter(|_| detection.rect.is_proper()) {
                 self.see(track, detection, detections, time, events);
@@ -318,28 +327,40 @@ impl SceneCounter {
 
     /// Takes objects that are absent for too long out of their zones, and later removes them.
     fn leave_absent(&mut self, time: Duration, events: &mut Vec<SceneEvent>) {
-        let Self { objects, counts, layout, .. } = self;
         let absence = |object: &Object| time.saturating_sub(object.last_seen);
+        let max_absence = self.layout.absence;
+        self.leave(|_, object, _| absence(object) > max_absence);
         let is_inside = |object: &Object| object.at_zones.iter().any(|at| at.inside_since.is_some());
-        let mut gone: Vec<_> = objects.iter_mut().filter(|(_, object)| absence(object) > layout.absence && is_inside(object)).collect();
+        self.objects.retain(|_, object| absence(object) <= FORGET_AFTER.max(max_absence));
+        while self.objects.len() > MAX_OBJECTS {
+            let oldest = self.objects.iter().filter(|(_, object)| !is_inside(object) || absence(object) > Duration::ZERO);
+            let oldest = oldest.min_by_key(|(track, object)| (object.last_seen, **track)).map(|(track, _)| *track);
+            let Some(oldest) = oldest else { break };
+            self.leave(|track, _, _| track == oldest);
+            self.objects.remove(&oldest);
+        }
+        events.append(&mut self.leaving);
+    }
+
+    /// Takes objects out of the zones for which `leaves` is true, as lost objects. The events are in `leaving`.
+    fn leave(&mut self, leaves: impl Fn(ObjectId, &Object, usize) -> bool) {
+        let Self { objects, counts, layout, leaving, .. } = self;
+        let is_inside = |object: &Object| object.at_zones.iter().any(|at| at.inside_since.is_some() || at.pending.is_some());
+        let mut gone: Vec<_> = objects.iter_mut().filter(|(_, object)| is_inside(object)).collect();
         // Sort, because the order of a hash map differs between runs.
         gone.sort_by_key(|(track, _)| **track);
         for (track, object) in gone {
-            for (zone, at) in layout.zones.iter().zip(&mut object.at_zones) {
+            for (zone_idx, zone) in layout.zones.iter().enumerate() {
+                if !leaves(*track, object, zone_idx) {
+                    continue;
+                }
+                let at = &mut object.at_zones[zone_idx];
                 at.pending = None;
                 if let Some(since) = at.inside_since.take() {
-                    let dwell = object.last_seen.saturating_sub(since);
-                    let kind = SceneEventKind::Exited { occupancy: 0, dwell, is_lost: true };
-                    counts.record(kind, zone, *track, &object.label, events);
+                    let kind = SceneEventKind::Exited { occupancy: 0, dwell: object.last_seen.saturating_sub(since), is_lost: true };
+                    counts.record(kind, zone, *track, &object.label, leaving);
                 }
             }
-        }
-        objects.retain(|_, object| absence(object) <= FORGET_AFTER);
-        while objects.len() > MAX_OBJECTS {
-            let oldest = objects.iter().filter(|(_, object)| !is_inside(object) || absence(object) > Duration::ZERO);
-            let oldest = oldest.min_by_key(|(track, object)| (object.last_seen, **track)).map(|(track, _)| *track);
-            let Some(oldest) = oldest else { break };
-            objects.remove(&oldest);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Lines, polygons and the mapping of the image to the ground. All coordinates are in pixels.
 
-use roiflow_results::polygon::edges;
+use roiflow_results::polygon::{self, edges};
 
 use crate::frame::Point;
 
@@ -35,6 +35,30 @@ pub(super) fn border_distance(polygon: &[Point], point: Point) -> f32 {
         (point.x - a.x - share * x).hypot(point.y - a.y - share * y)
     };
     edges(polygon).map(distance).fold(f32::INFINITY, f32::min)
+}
+
+/// Whether a polygon encloses an area, by the even-odd rule.
+///
+/// A polygon without crossing edges has an ear (Meisters, 1975): a corner whose triangle with its two neighbors is inside. Of a polygon with
+/// crossing edges, a part of such a triangle is inside, or its signed area is not 0.
+pub(super) fn has_area(corners: &[Point]) -> bool {
+    const WEIGHTS: [[f32; 3]; 4] = [[1.0, 1.0, 1.0], [3.0, 1.0, 1.0], [1.0, 3.0, 1.0], [1.0, 1.0, 3.0]];
+    let around = |idx: usize| corners[idx % corners.len()];
+    let extent = corners.iter().flat_map(|corner| [(corner.x - corners[0].x).abs(), (corner.y - corners[0].y).abs()]).fold(0.0, f32::max);
+    // Rounding errors are smaller.
+    let least = extent * extent * 1e-5;
+    let triangle = |[a, b, c]: [Point; 3]| ((b.x - a.x) * (c.y - a.y) - (c.x - a.x) * (b.y - a.y)) / 2.0;
+    let signed: f32 = (1..corners.len().saturating_sub(1)).map(|idx| triangle([corners[0], corners[idx], corners[idx + 1]])).sum();
+    signed.abs() > least
+        || (0..corners.len()).map(|idx| [around(idx), around(idx + 1), around(idx + 2)]).any(|ear| {
+            triangle(ear).abs() > least
+                && WEIGHTS.iter().any(|weights| {
+                    let sum: f32 = weights.iter().sum();
+                    let of =
+                        |value: fn(&Point) -> f32| ear.iter().zip(weights).map(|(point, weight)| value(point) * weight).sum::<f32>() / sum;
+                    polygon::contains(corners, Point { x: of(|point| point.x), y: of(|point| point.y) })
+                })
+        })
 }
 
 /// Whether the path between two points outside a polygon leads through the polygon.

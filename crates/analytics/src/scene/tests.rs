@@ -315,3 +315,70 @@ fn changed_layout_keeps_what_stays_the_same() {
     assert_eq!(counter.counts().entries.values().sum::<u64>(), 1);
     assert!(counter.counts().crossings.is_empty());
 }
+
+/// The names and track IDs of events.
+fn names(events: &[SceneEvent]) -> Vec<(&str, i32)> {
+    events.iter().map(|event| (event.kind.name(), event.track.0)).collect()
+}
+
+#[test]
+fn every_entry_has_its_exit() {
+    let layout = || Layout { zones: vec![zone()], ..Layout::default() };
+    let size = Size::new(1000, 1000);
+    let inside = [object(1, "car", 500.0, 500.0)];
+    #[derive(Debug)]
+    enum After {
+        Flush,
+        OtherSize,
+        OtherLayout,
+        LongAbsence,
+    }
+    for after in [After::Flush, After::OtherSize, After::OtherLayout, After::LongAbsence] {
+        let mut counter = SceneCounter::new(Layout { absence: Duration::from_secs(1000), ..layout() }).unwrap();
+        let mut events = Vec::new();
+        counter.update(&inside, size, Duration::ZERO, &mut events);
+        counter.update(&inside, size, Duration::from_secs(2), &mut events);
+        let (mut next_size, mut next_time) = (size, Duration::from_secs(3));
+        match after {
+            After::Flush => counter.flush(),
+            After::OtherSize => next_size = Size::new(500, 500),
+            After::OtherLayout => {
+                let mut other = layout();
+                other.zones[0].name = "other".into();
+                counter.set_layout(other).unwrap();
+            }
+            After::LongAbsence => next_time = Duration::from_secs(2000),
+        }
+        counter.update(&[], next_size, next_time, &mut events);
+        assert_eq!(names(&events), [("zone-entered", 1), ("zone-exited", 1)], "{after:?}");
+        let exit = SceneEventKind::Exited { occupancy: 0, dwell: Duration::from_secs(2), is_lost: true };
+        assert_eq!(events[1].kind, exit, "{after:?}");
+        assert!(counter.counts().occupancy.values().all(|n| *n == 0), "{after:?}");
+    }
+}
+
+#[test]
+fn zone_without_area_is_an_error() {
+    let with = |corners: &[(f32, f32)]| {
+        let corners = corners.iter().map(|(x, y)| Point { x: *x, y: *y }).collect();
+        Layout { zones: vec![Zone { corners, ..zone() }], ..Layout::default() }.check()
+    };
+    for flat in [
+        &[(0.1, 0.1), (0.5, 0.5), (0.9, 0.9)][..],
+        &[(0.2, 0.2), (0.2, 0.2), (0.2, 0.2)],
+        &[(0.1, 0.5), (0.9, 0.5), (0.9, 0.5), (0.1, 0.5)],
+        &[(0.3, 0.1), (0.3, 0.9), (0.3, 0.4), (0.3, 0.2)],
+        &[(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (1.0, 0.0)],
+    ] {
+        let error = with(flat).expect_err("a zone without area");
+        assert!(error.contains("enclose an area") && error.contains("hall"), "{error}");
+    }
+    for proper in [
+        &[(0.1, 0.1), (0.9, 0.1), (0.5, 0.101)][..],
+        &[(0.0, 0.0), (1.0, 1.0), (1.0, 0.0), (0.0, 1.0)],
+        &[(0.2, 0.2), (0.8, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8), (0.2, 0.2)],
+        &[(0.1, 0.1), (0.9, 0.1), (0.9, 0.9), (0.5, 0.2), (0.1, 0.9)],
+    ] {
+        assert_eq!(with(proper), Ok(()), "{proper:?}");
+    }
+}
