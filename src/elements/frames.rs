@@ -11,13 +11,13 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::in_flight::{FrameTrace, InFlight, Item, Outcome};
-use super::policy::{Policy, QueuePolicy, Reason};
+use super::policy::{CarryResults, Policy, QueuePolicy, Reason};
 use super::pool::{Full, Held};
 use super::stats::Left;
 use super::stream::Stream;
 use super::work::Work;
 use super::{buffer, caps, meta};
-use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::frame::{Detection, FrameResults, InferenceStatus, Size, TrackState};
 use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
@@ -496,7 +496,13 @@ impl Stream {
         if number != expected {
             writable.set_flags(gst::BufferFlags::DISCONT);
         }
-        meta::attach_to(writable, results, self.policy().analytics_meta);
+        let is_to_be_predicted = |object: &Detection| object.track_state == Some(TrackState::Predicted) && object.track.is_none();
+        if results.detections.iter().any(is_to_be_predicted) && !meta::has_regions(writable) {
+            // The regions of these objects are not known before the tracker.
+            meta::attach_without_regions(writable, results);
+        } else {
+            meta::attach_to(writable, results, self.policy().analytics_meta);
+        }
         if let Some(held) = &mut held {
             held.leave();
         }
@@ -524,9 +530,19 @@ impl Stream {
                 // A frame that was skipped because nothing has moved gets only the results of the frame with which it was compared. The
                 // stored results may belong to an earlier frame, because the inference of the compared frame may have failed or been
                 // skipped.
-                let holds = |frame_number: u64| policy.carry_results || looks_like == Some(frame_number);
-                if let Some((_, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
+                let carries = policy.carry_results != CarryResults::No;
+                let holds = |frame_number: u64| carries || looks_like == Some(frame_number);
+                if let Some((frame_number, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
+                    let n_before = results.detections.len();
                     work.carry(earlier, results);
+                    let may_have_moved = looks_like != Some(*frame_number);
+                    if policy.carry_results == CarryResults::Predicted && may_have_moved {
+                        // The tracker downstream moves the boxes of these objects. Children move with their parents.
+                        let carried = results.detections[n_before..].iter_mut();
+                        carried.filter(|carried| carried.track.is_none() && carried.parent.is_none()).for_each(|carried| {
+                            carried.track_state = Some(TrackState::Predicted);
+                        });
+                    }
                 }
             }
             Outcome::Open | Outcome::Failed(_) => {}

@@ -75,6 +75,18 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_complete }));
 }
 
+/// Attaches results to a buffer for which [`has_regions`] is false, and writes no ROI metas and no analytics meta. So a later element may move
+/// the boxes.
+pub fn attach_without_regions(buffer: &mut gst::BufferRef, results: FrameResults) {
+    let size = results.size;
+    results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, is_complete: true, ..Payload::default() }));
+}
+
+/// Whether the buffer has ROI metas or an analytics meta.
+pub fn has_regions(buffer: &gst::BufferRef) -> bool {
+    buffer.meta::<RoiMeta>().is_some() || relations::has_any(buffer)
+}
+
 /// Returns a copy of the buffer's results for a frame of `size`, the size in the current caps.
 ///
 /// See the module for the precedence of the metas. Detections of other elements come after ours. A detection of another element with an ID

@@ -184,6 +184,7 @@ enum State {
     Tentative,
     Confirmed,
     Held,
+    Predicted,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -319,6 +320,7 @@ impl From<&Detection> for Object {
                 TrackState::Tentative => State::Tentative,
                 TrackState::Confirmed => State::Confirmed,
                 TrackState::Held => State::Held,
+                TrackState::Predicted => State::Predicted,
             }),
             parent: parent.map(|parent| parent.0),
             rect: [rect.x, rect.y, rect.width, rect.height].map(Bits::from),
@@ -342,6 +344,7 @@ impl From<Object> for Detection {
                 State::Tentative => TrackState::Tentative,
                 State::Confirmed => TrackState::Confirmed,
                 State::Held => TrackState::Held,
+                State::Predicted => TrackState::Predicted,
             }),
             parent: parent.map(ObjectId),
             rect: Rect { x, y, width, height },

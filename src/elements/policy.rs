@@ -27,6 +27,22 @@ pub(super) enum QueuePolicy {
     DropNewest,
 }
 
+/// What a frame without inference carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiCarryResults", allow_name_conflict)]
+pub(super) enum CarryResults {
+    #[default]
+    #[enum_value(name = "No objects", nick = "false")]
+    No,
+    #[enum_value(name = "The objects of the last inferred frame", nick = "true")]
+    Yes,
+    #[enum_value(
+        name = "The objects of the last inferred frame; roitrack downstream moves their boxes to where it predicts them",
+        nick = "predicted"
+    )]
+    Predicted,
+}
+
 /// The property `scheduling-policy`: the order of frames of different streams, and whether a further frame waits in the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiSchedulingPolicy", allow_name_conflict)]
@@ -97,7 +113,7 @@ pub(super) struct Policy {
     pub(super) max_latency: Option<Duration>,
     pub(super) drop_frames: bool,
     pub(super) inference_interval: u32,
-    pub(super) carry_results: bool,
+    pub(super) carry_results: CarryResults,
     /// The property `motion-threshold` of detectors. 0 = every frame counts as changed.
     pub(super) motion_threshold: f32,
     pub(super) qos: bool,
@@ -115,7 +131,7 @@ impl Default for Policy {
             max_latency: None,
             drop_frames: false,
             inference_interval: 1,
-            carry_results: false,
+            carry_results: CarryResults::No,
             motion_threshold: 0.0,
             qos: true,
             // This default is larger than the capacity of in-flight queues. A single failure of a device, which fails all frames
@@ -175,12 +191,11 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             |policy| &mut policy.inference_interval,
         )
         .field(
-            boolean(
-                "carry-results",
-                "Carry results",
-                "Skipped frames carry the objects of the last inferred frame with the same IDs; they stay marked skipped",
-                default.carry_results,
-            ),
+            glib::ParamSpecEnum::builder_with_default("carry-results", default.carry_results)
+                .nick("Carry results")
+                .blurb("Skipped frames carry the objects of the last inferred frame with the same IDs; they stay marked skipped. predicted: roitrack downstream also moves their boxes")
+                .mutable_playing()
+                .build(),
             |policy| &mut policy.carry_results,
         )
         .field(
@@ -269,7 +284,7 @@ impl Policy {
 
     /// Whether results must be stored for later frames.
     pub(super) fn keeps_results(&self) -> bool {
-        self.carry_results || self.motion_threshold > 0.0
+        self.carry_results != CarryResults::No || self.motion_threshold > 0.0
     }
 }
 

@@ -190,8 +190,9 @@ fn camera_motion_that_is_set_again_is_not_compared_with_an_old_frame() {
 #[test]
 fn first_frame_after_a_time_jump_is_compared_with_the_next_frame() {
     let rig = turning_rig();
-    // The time goes back by 1000 frames, so the tracks end. Then the camera turns by 30 pixels, which is more than the width of the object.
-    assert_eq!([(1000, 0), (0, 1), (1, 6)].map(|(n, turned)| track_in(&rig, n, turned)), [1, 2, 2]);
+    // The time goes back by 1000 frames, so the tracks end with the second frame. Then the camera turns by 30 pixels, which is more than the
+    // width of the object.
+    assert_eq!([(1000, 0), (0, 0), (1, 1), (2, 6)].map(|(n, turned)| track_in(&rig, n, turned)), [1, 1, 2, 2]);
 }
 
 #[test]
@@ -273,25 +274,97 @@ fn only_flush_new_stream_and_time_jump_end_tracks() {
     assert_eq!(see(&rig, next(), false), first, "a segment");
     assert_eq!(see(&rig, next() + 20, true), first, "dropped frames");
     // The following events end tracks.
-    let mut known = vec![first];
-    let mut is_new = |name: i32, what: &str| {
+    let known = std::cell::RefCell::new(vec![first]);
+    let is_new = |name: i32, what: &str| {
+        let mut known = known.borrow_mut();
         assert!(!known.contains(&name), "{what}: {name} of {known:?}");
         known.push(name);
     };
     is_new(see(&rig, next(), true), "back in time");
     is_new(see(&rig, 1000, true), "ahead in time");
-    is_new(see(&rig, 10, false), "far back in time, without a DISCONT flag");
+    assert_eq!(see(&rig, 10, false), *known.borrow().last().unwrap(), "one timestamp far back");
+    is_new(see(&rig, 11, false), "a second one");
     rig.event(gst::event::FlushStart::new());
     rig.event(gst::event::FlushStop::new(true));
     rig.segment();
-    is_new(see(&rig, 11, false), "a flush");
+    is_new(see(&rig, 12, false), "a flush");
     rig.event(gst::event::Eos::new());
     rig.begin();
-    is_new(see(&rig, 12, false), "another stream");
+    is_new(see(&rig, 13, false), "another stream");
     rig.element.set_state(gst::State::Ready).unwrap();
     rig.element.set_state(gst::State::Playing).unwrap();
     rig.begin();
-    is_new(see(&rig, 13, false), "a stop");
+    is_new(see(&rig, 14, false), "a stop");
+}
+
+#[test]
+fn one_wrong_timestamp_keeps_tracks() {
+    // Hours ahead, hours back, 1.5 s back, and at the begin.
+    for wrong in [1_000_000, 0, 4_962, 4_999] {
+        let rig = Rig::begun("roitrack");
+        let tracks: Vec<i32> = (0..10)
+            .map(|n| {
+                rig.source.push(frame(if n == 5 { wrong } else { 5_000 + n }, vec![walker(n as i32 + 1, n)])).unwrap();
+                rig.left().pop().unwrap().tracks[0]
+            })
+            .collect();
+        assert_eq!(tracks, [1; 10], "{wrong}");
+    }
+}
+
+#[test]
+fn walkers_at_two_frames_per_second_keep_their_ids() {
+    for method in ["hybrid", "bytetrack", "sort", "iou"] {
+        let rig = Rig::begun(&format!("roitrack tracking-type={method}"));
+        let mut seen = BTreeSet::new();
+        for n in 0..14 {
+            // Both walk by a whole box from frame to frame, and pass each other.
+            let walker = |id: i32, x: f32, y: f32| Detection {
+                classifications: vec![],
+                confidence: 0.9,
+                ..face(id, Rect { x, y, width: 4.0, height: 14.0 })
+            };
+            let moved = 4.0 * n as f32;
+            let both = vec![walker(2 * n + 1, 2.0 + moved, 8.0), walker(2 * n + 2, 56.0 - moved, 14.0)];
+            let mut buffer = frame(n as u64, both);
+            buffer.get_mut().unwrap().set_pts(gst::ClockTime::from_mseconds(500) * n as u64);
+            rig.source.push(buffer).unwrap();
+            seen.insert(rig.left().pop().unwrap().tracks.clone());
+        }
+        assert_eq!(seen, [vec![1, 2]].into(), "{method}");
+    }
+}
+
+#[test]
+fn predicted_boxes_move_between_inferences() {
+    let folder = Folder::new("predicted");
+    let size = Size::new(640, 192);
+    let place = |n: u32| PixelRect { x: 20 + n * 6, y: 48, width: 80, height: 72 };
+    let run_with = |rest: &str| {
+        let pipeline = pipeline(&format!(
+            "appsrc name=source ! {} ! {rest} ! roipublish name=publish ! fakesink name=sink",
+            detect("rectangle", "inference-interval=5 carry-results=predicted")
+        ));
+        pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+        let arrived = collect(&pipeline, "sink", "sink");
+        feed(&pipeline, &caps("RGB", size), (0..60).map(|n| picture(size, place(n), [255, 0, 0])));
+        assert_eq!(run(&pipeline).error, None);
+        (lines(&folder.file("o.jsonl")), arrived)
+    };
+    let (with_tracker, arrived) = run_with("roitrack");
+    for (n, line) in with_tracker.iter().enumerate().skip(20) {
+        let object = &line["objects"][0];
+        let off = (object["x"].as_i64().unwrap() - i64::from(place(n as u32).x)).abs();
+        let state = if n % 5 == 0 { "confirmed" } else { "predicted" };
+        assert!(off < 8 && object["track_state"] == state && object["id"] == 1, "frame {n}: {object}");
+        // Elements of GStreamer and DL Streamer get the same box.
+        let regions: Vec<u32> = arrived.lock().unwrap()[n].buffer.iter_meta::<RoiMeta>().map(|roi| roi.rect().0).collect();
+        assert_eq!(regions, [object["x"].as_u64().unwrap() as u32], "frame {n}");
+    }
+    // Without a tracker, the objects stay where they were, and are not marked.
+    let (without, _) = run_with("queue");
+    assert_eq!(without[21]["objects"][0]["x"], without[20]["objects"][0]["x"]);
+    assert!(without.iter().all(|line| line["objects"][0].get("track_state").is_none()), "{}", without[21]);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! `DATA/gt/<set>/<sequence>/seqinfo.ini`. Writes `OUT/<set>/NAME/data/<sequence>.txt`: rows `frame,id,x,y,width,height,1,-1,-1,-1`.
 //!
 //! Keys: `method` (`hybrid`, `bytetrack`, `sort` or `iou`), the options `iou-threshold`, `high-confidence`, `max-age`, `min-hits` and
-//! `max-tracks`, and `min-confidence`: detections with a lower confidence are dropped. Keys that are not given have the default values of
+//! `max-tracks`, `min-confidence`: detections with a lower confidence are dropped, and `rate`: frames per second, 0 if unknown. Keys that are not given have the default values of
 //! the tracker.
 
 use std::error::Error;
@@ -28,6 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 struct Settings {
     options: TrackOptions,
     min_confidence: f32,
+    rate: f32,
 }
 
 /// Number of frames of all sequences, and the time that tracking took.
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
             let Some(sequence) = file.strip_suffix(".txt") else { continue };
             let size = frame_size(&Path::new(data).join("gt").join(&set).join(sequence).join("seqinfo.ini"))?;
             let frames = read_detections(&Path::new(data).join("det").join(&set).join(&file), settings.min_confidence)?;
-            let tracks = track(frames, size, &settings.options, &mut total);
+            let tracks = track(frames, size, &settings, &mut total);
             fs::write(target.join(&file), tracks)?;
         }
     }
@@ -80,6 +81,7 @@ fn settings_of(arguments: &[String]) -> Result<Settings> {
             "max-age" => options.max_age = parse(key, value)?,
             "min-hits" => options.min_hits = parse(key, value)?,
             "max-tracks" => options.max_tracks = parse(key, value)?,
+            "rate" => settings.rate = parse(key, value)?,
             "min-confidence" => settings.min_confidence = parse(key, value)?,
             _ => return Err(format!("{key}: unknown key; the keys are listed at the top of examples/mot.rs").into()),
         }
@@ -146,16 +148,19 @@ fn read_detections(path: &Path, min_confidence: f32) -> Result<Vec<Vec<Detection
 }
 
 /// Tracks the objects of a sequence. Returns the rows of the objects that have a track ID.
-fn track(frames: Vec<Vec<Detection>>, size: Size, options: &TrackOptions, total: &mut Total) -> String {
+fn track(frames: Vec<Vec<Detection>>, size: Size, settings: &Settings, total: &mut Total) -> String {
     let (mut tracker, mut last_id, mut rows) = (Tracker::default(), 0, String::new());
     for (frame_idx, detections) in frames.into_iter().enumerate() {
         let mut results = FrameResults { size, frame_number: frame_idx as u64, detections, ..FrameResults::default() };
+        if settings.rate > 0.0 {
+            tracker.set_interval(Duration::from_secs_f32(1.0 / settings.rate));
+        }
         let begin = Instant::now();
         let new_track_id = || {
             last_id += 1;
             ObjectId(last_id)
         };
-        tracker.update(&mut results, options, |_| true, new_track_id);
+        tracker.update(&mut results, &settings.options, |_| true, new_track_id);
         total.time += begin.elapsed();
         total.n_frames += 1;
         for detection in &results.detections {

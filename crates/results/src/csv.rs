@@ -52,7 +52,7 @@ fn row(
     add(&region_id);
     add(&shown(parent_id));
     add(&shown(detection.track.map(|track| track.0)));
-    add(&detection.track_state.map_or("", track_state));
+    add(&detection.stated().map_or("", track_state));
     add(&detection.label.as_deref().unwrap_or("object"));
     add(&detection.label_id);
     add(&detection.confidence);

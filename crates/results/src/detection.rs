@@ -74,6 +74,11 @@ impl Detection {
         }
     }
 
+    /// The state of the track, if a tracker has set it.
+    pub(crate) fn stated(&self) -> Option<TrackState> {
+        self.track_state.filter(|state| *state != TrackState::Predicted || self.track.is_some())
+    }
+
     /// Moves the box to `rect`. Moves and scales the keypoints and the geometry of the attributes with the box.
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
@@ -96,6 +101,9 @@ pub enum TrackState {
     Confirmed,
     /// The object has a track ID. It was taken over from an earlier frame, because this frame was not inferred.
     Held,
+    /// The object has a track ID. This frame was not inferred, and the tracker predicted the box. Without a track ID: the tracker is to
+    /// predict it.
+    Predicted,
 }
 
 /// A track whose object was not detected in the last inferred frame. The track continues if the object is found again.

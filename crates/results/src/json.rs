@@ -14,7 +14,8 @@
 //! `timestamp` is the stream time, as in `gvametaconvert`. `pts` is the presentation timestamp of the buffer. Both are in nanoseconds.
 //!
 //! - `id` is the track ID, which is the same in every frame. `id` is null without a tracker and for tentative tracks.
-//! - `track_state` exists if the object is tracked. It is `tentative`, `confirmed`, or on a frame without inference `held`.
+//! - `track_state` exists if the object is tracked. It is `tentative`, `confirmed`, or on a frame without inference `held` (the box of the last
+//!   inferred frame) or `predicted` (a box that the tracker has moved).
 //! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this object was
 //!   detected.
 //!
@@ -359,7 +360,7 @@ impl Serialize for Object<'_> {
         map.serialize_entry("w", &pixels.width)?;
         map.serialize_entry("h", &pixels.height)?;
         map.serialize_entry("id", &detection.track.map(|track| track.0))?;
-        if let Some(state) = detection.track_state {
+        if let Some(state) = detection.stated() {
             map.serialize_entry("track_state", track_state(state))?;
         }
         map.serialize_entry("region_id", &region_id)?;
@@ -435,6 +436,7 @@ pub(crate) fn track_state(state: TrackState) -> &'static str {
         TrackState::Tentative => "tentative",
         TrackState::Confirmed => "confirmed",
         TrackState::Held => "held",
+        TrackState::Predicted => "predicted",
     }
 }
 

@@ -4,6 +4,7 @@
 //! memory of the buffer. This module decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
 
 use gst::glib;
 use gst::prelude::*;
@@ -16,13 +17,10 @@ use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
 use crate::elements::{buffer, caps, meta};
 use crate::frame::{FrameResults, ObjectId, Size};
-use crate::stages::{CameraMotion, TrackMethod, TrackOptions, Tracker};
+use crate::stages::{CameraMotion, StreamTime, TrackMethod, TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Object tracking")));
-
-/// Maximum timestamp jump within one scene: a larger jump back, or a larger jump ahead at a discontinuity, ends all tracks.
-const MAX_GAP: gst::ClockTime = gst::ClockTime::from_seconds(2);
 
 /// Name of the query for the number of trackers upstream, and the field with this number.
 const TRACKERS: &str = "roiflow-trackers";
@@ -49,8 +47,9 @@ struct State {
     warned_of_pixels: bool,
     /// Frame size from the caps.
     size: Option<Size>,
-    /// Timestamp of the last frame.
-    pts: Option<gst::ClockTime>,
+    time: StreamTime,
+    /// Whether the last frame with objects had analytics metadata.
+    has_analytics: bool,
     n_frames: u64,
     names: Names,
 }
@@ -324,12 +323,14 @@ impl RoiTrack {
         };
         {
             let mut state = self.state.lock().unwrap();
-            if state.is_other_scene(&buffer) {
-                gst::info!(CAT, imp = self, "time jump from {:?} to {:?}: all tracks end", state.pts, buffer.pts());
+            let timestamp = buffer.pts().map(|pts| Duration::from_nanos(pts.nseconds()));
+            let at = state.time.next(timestamp, buffer.flags().contains(gst::BufferFlags::DISCONT));
+            if at.is_new_scene {
+                gst::info!(CAT, imp = self, "time jump to {:?}: all tracks end", buffer.pts());
                 state.tracker.reset();
                 state.camera.reset();
             }
-            state.pts = buffer.pts();
+            at.interval.iter().for_each(|interval| state.tracker.set_interval(*interval));
         }
         self.estimate_camera_motion(&buffer);
         let results = meta::take(&mut buffer, size);
@@ -355,8 +356,13 @@ impl RoiTrack {
             tracker.update(&mut results, &options, |detection| settings.object_classes.has(detection), || names.next());
         }
         if !is_empty || !results.lost_tracks.is_empty() {
-            // Keep the analytics meta only if the detector wrote one.
-            let with_analytics = meta::has_analytics(&buffer);
+            // Keep the analytics meta only if the detector wrote one. On a frame whose boxes were predicted, it writes no regions.
+            let with_analytics = if meta::has_regions(&buffer) || is_empty {
+                meta::has_analytics(&buffer)
+            } else {
+                self.state.lock().unwrap().has_analytics
+            };
+            self.state.lock().unwrap().has_analytics = with_analytics;
             meta::attach_to(buffer.make_mut(), results, with_analytics);
         }
         self.srcpad.push(buffer)
@@ -379,7 +385,7 @@ impl RoiTrack {
             gst::EventView::Caps(caps) => {
                 let mut state = self.state.lock().unwrap();
                 state.size = caps::size_in_caps(caps.caps());
-                let info = gst_video::VideoInfo::from_caps(caps.caps()).ok();
+                let info = caps::video_info(caps.caps()).ok();
                 state.info = info.filter(|info| caps::pixel_format(info).is_some());
             }
             _ => {}
@@ -443,14 +449,7 @@ impl State {
     fn begin_stream(&mut self, size: Option<Size>) {
         self.tracker.reset();
         self.camera.reset();
-        (self.size, self.pts) = (size, None);
-    }
-
-    /// Whether there is a time jump before this buffer.
-    fn is_other_scene(&self, buffer: &gst::BufferRef) -> bool {
-        let (Some(before), Some(now)) = (self.pts, buffer.pts()) else { return false };
-        let is_marked = buffer.flags().contains(gst::BufferFlags::DISCONT);
-        // Timestamps of encoded video may go back by up to this limit, because frames are reordered.
-        before > now + MAX_GAP || (is_marked && (now < before || now - before > MAX_GAP))
+        self.time.reset();
+        self.size = size;
     }
 }

@@ -12,7 +12,8 @@
 //! In the JSON, the track ID is the `id` of the object; `region_id` only numbers the objects of a frame. In the
 //! `GstVideoRegionOfInterestMeta` of the object, the track ID is the parameter `object_id`, as in DL Streamer's `gvatrack`. IDs of
 //! `gvatrack` are kept. IDs count from 1 and are the same in every run; a second tracker in the same stream counts from 2^24 + 1.
-//! `track_state` in the JSON is `tentative` (no ID yet), `confirmed`, or `held` (carried over to a frame without inference).
+//! `track_state` in the JSON is `tentative` (no ID yet), `confirmed`, `held` (carried over to a frame without inference), or `predicted` (the
+//! same with a box that the tracker has moved: `carry-results=predicted` of `roidetect`).
 //!
 //! - `tracking-type`: how objects are associated with tracks.
 //!   - `hybrid` (default): by overlap, height, position of the feet, and confidence. Compensates the motion of the camera if the frame has
@@ -30,8 +31,10 @@
 //! - `report-lost`: adds the tracks whose objects are not detected to the results, with their predicted boxes. The JSON has them in
 //!   `lost_tracks`, with the `track_state` `lost`.
 //! - `max-tracks`: maximum number of tracks; the track that has been lost longest is evicted.
-//! - A flush, a new stream, and a time jump end all tracks. A time jump is a timestamp more than two seconds back. On a frame with the
-//!   DISCONT flag, a time jump is any step back, or a step ahead of more than two seconds. A change of the frame size scales the tracks.
+//! - A flush, a new stream, and a time jump end all tracks. A time jump are two timestamps in a row that are more than two seconds back. On a
+//!   frame with the DISCONT flag, a time jump is any step back, or a step ahead of more than two seconds. A change of the frame size scales
+//!   the tracks.
+//! - At few frames per second, objects move farther between two frames, and are found in a larger area around their boxes.
 //!
 //! `stats` counts `frames`, `objects` (with a track ID, summed over frames), `tracks` (current), `tracks-lost` (current tracks whose object is
 //! not detected), `tracks-begun`, `tracks-ended`, `tracks-recovered` (objects found again) and `objects-refused` (because all tracks are in use).

@@ -70,23 +70,27 @@ pub struct BoxNoise {
 
 impl BoxFilter {
     /// Creates a filter from the first box.
-    pub fn new(rect: &Rect, noise: &BoxNoise) -> Self {
+    ///
+    /// `pace` is the time between frames, relative to the time for which `noise` was chosen.
+    pub fn new(rect: &Rect, noise: &BoxNoise, pace: f32) -> Self {
         let scales = scales(rect.width, rect.height);
-        let (value, velocity) = (2.0 * noise.value, 10.0 * noise.velocity);
+        let (value, velocity) = (2.0 * noise.value, 10.0 * noise.velocity * pace);
         let coordinates =
             std::array::from_fn(|i| Coordinate::new(measured(rect)[i], [(value * scales[i]).powi(2), (velocity * scales[i]).powi(2)]));
         Self { coordinates }
     }
 
-    /// Advances the state by one frame. The size of the box stays constant while the object is not detected.
-    pub fn predict(&mut self, noise: &BoxNoise, is_seen: bool) {
+    /// Advances the state by one frame. The size of the box stays constant while the object is not detected. For `pace`, see
+    /// [`BoxFilter::new`]: in a longer time, the object moves farther and changes its velocity more.
+    pub fn predict(&mut self, noise: &BoxNoise, pace: f32, is_seen: bool) {
         if !is_seen {
             self.coordinates[2].velocity = 0.0;
             self.coordinates[3].velocity = 0.0;
         }
         let scales = scales(self.coordinates[2].value, self.coordinates[3].value);
+        let (of_value, of_velocity) = (noise.value * pace.sqrt(), noise.velocity * pace * pace.sqrt());
         for (coordinate, scale) in self.coordinates.iter_mut().zip(scales) {
-            coordinate.predict(Noise { value: (noise.value * scale).powi(2), velocity: (noise.velocity * scale).powi(2) });
+            coordinate.predict(Noise { value: (of_value * scale).powi(2), velocity: (of_velocity * scale).powi(2) });
         }
     }
 

@@ -8,7 +8,7 @@
 //! | [`Method::Iou`] | constant velocity | greedy by IoU, with the predicted and with the last box | Bochinski et al., AVSS 2017 |
 //!
 //! IoU is the intersection of two boxes over their union. Reading order: this file manages the tracks. `hybrid`, `classic` and `overlap`
-//! match tracks with detections. `exchange` corrects wrong matches. `camera` estimates the motion of the camera, and
+//! match tracks with detections, and `pace` does so if the time between results is long. `exchange` corrects wrong matches. `camera` estimates the motion of the camera, and
 //! `appearance` compares embeddings. `kalman` and `assign` contain the mathematics.
 //!
 //! # Life of a track
@@ -37,13 +37,16 @@ mod exchange;
 pub mod hybrid;
 mod kalman;
 mod overlap;
+mod pace;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use appearance::Appearance;
 use assign::{Assignment, Candidate};
 use exchange::Contest;
 use kalman::{BoxFilter, Coordinate};
+use pace::Pace;
 
 use crate::frame::{Detection, FrameResults, InferenceStatus, LostTrack, ObjectId, Rect, Size, TrackState, Transform};
 
@@ -117,6 +120,7 @@ pub struct Tracker {
     rivals: Vec<(u32, Rect)>,
     /// Transform from the previous frame to the next frame.
     camera_motion: Option<Transform>,
+    pace: Pace,
 }
 
 /// Counters of a [`Tracker`].
@@ -211,7 +215,10 @@ impl Tracker {
         let detections = &mut *results.detections;
         self.is_unmatched.clear();
         self.is_unmatched.extend(detections.iter().map(|found| found.track.is_none() && found.rect.is_proper() && is_tracked(found)));
-        self.tracks.iter_mut().for_each(Track::predict);
+        for _ in 0..self.pace.n_frames {
+            self.tracks.iter_mut().for_each(|track| track.predict(self.pace.factor));
+        }
+        self.pace.n_frames = 1;
         if let Some(motion) = self.camera_motion.take() {
             self.tracks.iter_mut().for_each(|track| track.map(&motion));
         }
@@ -223,6 +230,10 @@ impl Tracker {
             Method::ByteTrack => self.match_byte_track(detections, options),
             Method::Sort => self.match_sort(detections, options),
             Method::Iou => self.match_overlap(detections, options),
+        }
+        if is_inferred {
+            self.match_far(detections, options);
+            self.pace.since_results = 0.0;
         }
         if options.method == Method::Hybrid && is_inferred {
             self.exchange_ids(detections, options);
@@ -258,9 +269,20 @@ impl Tracker {
         self.camera_motion = motion;
     }
 
+    /// Sets the time from the previous frame to the next frame. The longer it is, the farther an object may have moved, see `pace`. Without a
+    /// call, the next frame follows the previous one as usual.
+    pub fn set_interval(&mut self, interval: Duration) {
+        if self.pace.advance(interval) {
+            // The filters were created before the time between frames was known.
+            let factor = self.pace.factor;
+            self.tracks.iter_mut().for_each(|track| track.motion.restart(&track.rect, factor));
+        }
+    }
+
     /// Removes all tracks. Call this for a new stream or after a seek.
     pub fn reset(&mut self) {
         self.tracks.clear();
+        self.pace = Pace::default();
         self.camera_motion = None;
         self.size = Size::default();
         (self.counts.n_tracks, self.counts.n_lost) = (0, 0);
@@ -276,7 +298,7 @@ impl Tracker {
         if self.size != size && self.size.width > 0 && self.size.height > 0 {
             for track in &mut self.tracks {
                 track.rect = track.rect.rescaled(self.size, size);
-                track.motion.restart(&track.rect);
+                track.motion.restart(&track.rect, self.pace.factor);
                 track.mean_bottom = track.rect.y_max();
                 track.contest = None;
             }
@@ -284,8 +306,10 @@ impl Tracker {
         self.size = size;
     }
 
-    /// Matches carried-over detections by detection ID. Their tracks are not updated, because the boxes are not new.
+    /// Matches carried-over detections by detection ID. Their tracks are not updated, because the boxes are not new. Detections whose state is
+    /// [`TrackState::Predicted`] move to the predicted boxes of their tracks, and their children with them.
     fn match_carried_over(&mut self, detections: &mut [Detection]) {
+        let mut moved: Vec<(ObjectId, Rect, Rect)> = Vec::new();
         for (detection_idx, detection) in detections.iter_mut().enumerate() {
             let is_unmatched = &mut self.is_unmatched[detection_idx];
             let is_it = |track: &&mut Track| *is_unmatched && !track.is_seen() && track.last_detection == detection.id;
@@ -293,8 +317,22 @@ impl Tracker {
                 track.detection_idx = Some(detection_idx);
                 *is_unmatched = false;
                 detection.track = track.track_id;
-                detection.track_state = Some(if track.track_id.is_some() { TrackState::Held } else { TrackState::Tentative });
+                let is_predicted = detection.track_state == Some(TrackState::Predicted);
+                detection.track_state = Some(match track.track_id {
+                    None => TrackState::Tentative,
+                    Some(_) if is_predicted => TrackState::Predicted,
+                    Some(_) => TrackState::Held,
+                });
+                if is_predicted {
+                    moved.push((detection.id, detection.rect, track.predicted));
+                    detection.move_to(track.predicted);
+                }
                 self.counts.n_tracked += u64::from(track.track_id.is_some());
+            }
+        }
+        for (parent, was, is) in moved {
+            for child in detections.iter_mut().filter(|child| child.parent == Some(parent)) {
+                child.move_to(child.rect.moved_with(was, is));
             }
         }
     }
@@ -344,9 +382,9 @@ impl Tracker {
             self.counts.n_refused += 1;
             return;
         }
-        let mut track = Track::new(detection_idx, detection, options.method);
+        let mut track = Track::new(detection_idx, detection, options.method, self.pace.factor);
         if options.method == Method::Hybrid && self.is_crowded(detection) {
-            track.n_required = hybrid::CROWDED_HITS;
+            track.n_required = self.pace.n_hits(hybrid::CROWDED_HITS);
         }
         self.counts.name_track(&mut track, detection, options, new_track_id);
         self.tracks.push(track);
@@ -364,7 +402,7 @@ impl Tracker {
 }
 
 impl Track {
-    fn new(detection_idx: usize, detection: &Detection, method: Method) -> Self {
+    fn new(detection_idx: usize, detection: &Detection, method: Method, pace: f32) -> Self {
         Self {
             track_id: None,
             class: Class { label_id: detection.label_id, label: detection.label.clone(), n_votes: 1 },
@@ -372,7 +410,7 @@ impl Track {
             mean_bottom: detection.rect.y_max(),
             predicted: detection.rect,
             velocity: (0.0, 0.0),
-            motion: Motion::new(&detection.rect, method),
+            motion: Motion::new(&detection.rect, method, pace),
             appearance: Appearance::default(),
             confidences: [detection.confidence; 2],
             last_detection: detection.id,
@@ -403,11 +441,11 @@ impl Track {
     }
 
     /// Advances the track to the next frame.
-    fn predict(&mut self) {
+    fn predict(&mut self, pace: f32) {
         self.n_frames = self.n_frames.saturating_add(1);
         self.detection_idx = None;
         let was_seen = self.was_seen();
-        self.predicted = self.motion.predict(&self.rect, self.n_frames, was_seen);
+        self.predicted = self.motion.predict(&self.rect, self.n_frames, pace, was_seen);
         if let Motion::Box(filter) = &self.motion {
             self.velocity = filter.velocity();
         }
@@ -471,9 +509,9 @@ impl Class {
 }
 
 impl Motion {
-    fn new(rect: &Rect, method: Method) -> Self {
+    fn new(rect: &Rect, method: Method, pace: f32) -> Self {
         match method {
-            Method::Hybrid => Self::Box(BoxFilter::new(rect, &hybrid::NOISE)),
+            Method::Hybrid => Self::Box(BoxFilter::new(rect, &hybrid::NOISE, pace)),
             Method::ByteTrack | Method::Sort => Self::Corners(classic::filters(rect)),
             Method::Iou => Self::Velocity(0.0, 0.0),
         }
@@ -487,19 +525,19 @@ impl Motion {
         }
     }
 
-    fn restart(&mut self, rect: &Rect) {
+    fn restart(&mut self, rect: &Rect, pace: f32) {
         *self = match self {
-            Self::Box(_) => Self::Box(BoxFilter::new(rect, &hybrid::NOISE)),
+            Self::Box(_) => Self::Box(BoxFilter::new(rect, &hybrid::NOISE, pace)),
             Self::Corners(_) => Self::Corners(classic::filters(rect)),
             Self::Velocity(..) => Self::Velocity(0.0, 0.0),
         };
     }
 
     /// Advances by one frame and returns the predicted box. `last` is the last detected box, `n_frames` ago.
-    fn predict(&mut self, last: &Rect, n_frames: u32, was_seen: bool) -> Rect {
+    fn predict(&mut self, last: &Rect, n_frames: u32, pace: f32, was_seen: bool) -> Rect {
         match self {
             Self::Box(filter) => {
-                filter.predict(&hybrid::NOISE, was_seen);
+                filter.predict(&hybrid::NOISE, pace, was_seen);
                 filter.rect()
             }
             Self::Corners(filters) => classic::predict(filters),
@@ -531,7 +569,7 @@ impl TrackCounts {
     ) {
         let Some(detection_idx) = track.detection_idx else { return };
         let detection = &mut detections[detection_idx];
-        if detection.track_state != Some(TrackState::Held) && track.n_frames == 0 {
+        if !matches!(detection.track_state, Some(TrackState::Held | TrackState::Predicted)) && track.n_frames == 0 {
             self.n_recovered += u64::from(track.n_missed > 0 && track.track_id.is_some());
             self.name_track(track, detection, options, new_track_id);
         }

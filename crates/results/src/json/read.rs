@@ -158,6 +158,7 @@ impl Reader {
         let track_state = match object.get("track_state").and_then(Value::as_str) {
             Some("tentative") => Some(TrackState::Tentative),
             Some("held") => Some(TrackState::Held),
+            Some("predicted") => Some(TrackState::Predicted),
             Some(_) => Some(TrackState::Confirmed),
             None => track.map(|_| TrackState::Confirmed),
         };
