@@ -26,6 +26,32 @@ pub fn is_raw_in_system_memory(caps: &gst::CapsRef) -> bool {
     is_raw && !is_elsewhere
 }
 
+/// Returns the format of raw video.
+///
+/// # Errors
+/// Returns an error if the caps are not those of video.
+pub fn video_info(caps: &gst::CapsRef) -> Result<gst_video::VideoInfo, gst::glib::BoolError> {
+    match with_matrix(caps) {
+        Some(caps) => gst_video::VideoInfo::from_caps(&caps),
+        None => gst_video::VideoInfo::from_caps(caps),
+    }
+}
+
+/// Returns the caps with GStreamer's default matrix for the size of the frames, if they have a range without a matrix. GStreamer ignores such
+/// colorimetry, and would take the full range for the limited range.
+pub fn with_matrix(caps: &gst::CapsRef) -> Option<gst::Caps> {
+    let tagged: gst_video::VideoColorimetry = caps.structure(0)?.get::<&str>("colorimetry").ok()?.parse().ok()?;
+    if tagged.matrix() != gst_video::VideoColorMatrix::Unknown || tagged.range() == gst_video::VideoColorRange::Unknown {
+        return None;
+    }
+    let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|info| info.format_info().is_yuv())?;
+    let matrix = info.colorimetry().matrix();
+    let complete = gst_video::VideoColorimetry::new(tagged.range(), matrix, tagged.transfer(), tagged.primaries());
+    let mut caps = caps.to_owned();
+    caps.make_mut().set("colorimetry", complete.to_string());
+    Some(caps)
+}
+
 /// Returns the pixel format of the frames; `None` if it is not supported.
 pub fn pixel_format(info: &gst_video::VideoInfo) -> Option<PixelFormat> {
     PixelFormat::from_name(info.format().to_str())
@@ -59,4 +85,33 @@ pub fn colorimetry(info: &gst_video::VideoInfo) -> Colorimetry {
         _ => ColorRange::Limited,
     };
     Colorimetry { matrix, range }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps(format: &str, height: i32, colors: &str) -> gst::Caps {
+        gst::init().unwrap();
+        let caps = gst::Caps::builder("video/x-raw").field("format", format).field("width", 640).field("height", height);
+        caps.field("colorimetry", colors).build()
+    }
+
+    #[test]
+    fn range_without_a_matrix_is_kept() {
+        use ColorMatrix::{Bt601, Bt709, Bt2020};
+        use ColorRange::{Full, Limited};
+        for (format, height, colors, matrix, range) in [
+            ("I420", 480, "1:0:0:0", Bt601, Full),
+            ("NV12", 720, "1:0:0:0", Bt709, Full),
+            ("NV12", 2160, "1:0:0:0", Bt2020, Full),
+            ("YUY2", 480, "2:0:5:1", Bt601, Limited),
+            ("Y444", 480, "1:3:5:1", Bt709, Full),
+            ("I420", 480, "bt709", Bt709, Limited),
+        ] {
+            let read = colorimetry(&video_info(&caps(format, height, colors)).unwrap());
+            assert_eq!(read, Colorimetry { matrix, range }, "{format} {height} {colors}");
+        }
+        assert_eq!(with_matrix(&caps("RGB", 480, "1:0:0:0")), None, "RGB has no matrix");
+    }
 }

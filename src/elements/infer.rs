@@ -348,7 +348,7 @@ impl Driver {
             )
         };
         // Check the caps too, because `VideoInfo` also accepts encoded video and frames in device memory.
-        let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
+        let info = caps::video_info(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
         }

@@ -3,13 +3,15 @@
 //!
 //! Used by `pipeline` and by the element `roisource`, which both open their sources with `uridecodebin`. This module counts and discards
 //! data; its users decide what a source with too much data means. It never blocks. The elements for inference use only its protection of
-//! decoders.
+//! decoders. `colors` keeps the color range of the video.
 
 #[allow(unsafe_code, reason = "calls functions of GLib and of the C library that have no safe bindings")]
 mod connections;
 mod fetches;
 mod jpeg;
 mod packets;
+
+mod colors;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,6 +162,7 @@ impl Intake {
     }
 
     fn watch(self: &Arc<Self>, bin: &gst::Bin, element: &gst::Element) {
+        colors::keep(element);
         let factory = factory_name(element);
         let (is_decoder, klass) = (is_video_decoder(element), klass(element));
         if klass.contains("Demuxer") {
@@ -414,7 +417,8 @@ pub(crate) fn render_safely(decoder: &gst::Element) {
     }
 }
 
-/// Calls [`render_safely`] for all decoders of an element's pipeline, also for those that are added later. Further calls have no effect.
+/// Calls [`render_safely`] for all decoders of an element's pipeline, also for those that are added later, and keeps the color range of their
+/// frames. Further calls have no effect.
 pub(crate) fn protect_decoders(element: &gst::Element) {
     static KNOWN: Mutex<Vec<glib::WeakRef<gst::Bin>>> = Mutex::new(Vec::new());
     let parents = std::iter::successors(Some(element.clone().upcast::<gst::Object>()), |object| object.parent());
@@ -427,8 +431,12 @@ pub(crate) fn protect_decoders(element: &gst::Element) {
         }
         known.push(pipeline.downgrade());
     }
-    pipeline.connect_deep_element_added(|_, _, element| render_safely(element));
-    pipeline.iterate_recurse().into_iter().flatten().for_each(|element| render_safely(&element));
+    let protect = |element: &gst::Element| {
+        render_safely(element);
+        colors::keep(element);
+    };
+    pipeline.connect_deep_element_added(move |_, _, element| protect(element));
+    pipeline.iterate_recurse().into_iter().flatten().for_each(|element| protect(&element));
 }
 
 /// Whether an HTTP response has no length. `structure` is that of an event of the source.

@@ -9,7 +9,6 @@ use std::time::{Instant, SystemTime};
 
 use gst::prelude::*;
 use gstreamer as gst;
-use gstreamer_video as gst_video;
 use roiflow_images::{crop, picture};
 use roiflow_vision::Scratch;
 
@@ -100,7 +99,7 @@ impl TappedFrame<'_> {
     /// Returns an error if the pixel format is not supported, or the memory cannot be mapped.
     pub fn picture(&self) -> Result<Picture, String> {
         let caps = self.caps.as_ref().ok_or("the frame has no caps")?;
-        let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| format!("expected raw video, got {caps}"))?;
+        let info = caps::video_info(caps).map_err(|_| format!("expected raw video, got {caps}"))?;
         let frame = buffer::frame(self.buffer, &info).map_err(|error| error.to_string())?;
         Ok(Picture { frame, results: self.results.clone() })
     }

@@ -29,6 +29,8 @@ mod capi;
 mod cascade;
 mod classify;
 mod clips;
+#[cfg(feature = "cli")]
+mod colors;
 mod copies;
 #[cfg(feature = "cli")]
 mod crops;

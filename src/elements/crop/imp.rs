@@ -275,8 +275,7 @@ impl BaseTransformImpl for RoiCrop {
     }
 
     fn set_caps(&self, incaps: &gst::Caps, _outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
-        let info =
-            gst_video::VideoInfo::from_caps(incaps).map_err(|_| gst::loggable_error!(CAT, "expected caps of raw video, got {incaps}"))?;
+        let info = caps::video_info(incaps).map_err(|_| gst::loggable_error!(CAT, "expected caps of raw video, got {incaps}"))?;
         if let Some(state) = self.state.lock().unwrap().as_mut() {
             state.info = Some(info);
         }

@@ -172,8 +172,7 @@ impl BaseTransformImpl for RoiOverlay {
     }
 
     fn set_caps(&self, incaps: &gst::Caps, outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
-        let info =
-            gst_video::VideoInfo::from_caps(incaps).map_err(|_| gst::loggable_error!(CAT, "expected caps of raw video, got {incaps}"))?;
+        let info = caps::video_info(incaps).map_err(|_| gst::loggable_error!(CAT, "expected caps of raw video, got {incaps}"))?;
         let format = caps::pixel_format(&info)
             .ok_or_else(|| gst::loggable_error!(CAT, "expected one of the formats of the pad template, got {incaps}"))?;
         if let Some(work) = &mut *self.work.lock().unwrap() {

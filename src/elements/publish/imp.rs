@@ -395,7 +395,7 @@ impl BaseTransformImpl for RoiPublish {
     fn set_caps(&self, incaps: &gst::Caps, _outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
         if let Some(state) = self.state.lock().unwrap().as_mut() {
             state.size = caps::size_in_caps(incaps);
-            state.info = gst_video::VideoInfo::from_caps(incaps).ok();
+            state.info = caps::video_info(incaps).ok();
         }
         Ok(())
     }
