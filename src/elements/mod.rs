@@ -45,6 +45,7 @@ mod infer;
 mod inference;
 mod latency;
 mod lifecycle;
+pub(crate) mod limited_range;
 mod loading;
 pub mod meta;
 mod model;

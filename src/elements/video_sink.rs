@@ -15,6 +15,7 @@ use gstreamer_video as gst_video;
 
 use super::video_parts::{Container, next_part};
 use crate::elements::if_exists::IfExists;
+use crate::elements::limited_range::{LimitedRange, encoded};
 use crate::elements::private_pipeline::{Failure, Increasing, PrivatePipeline, frame_at};
 use crate::elements::retry::{self, Retry};
 use crate::elements::video_file::{VideoFile, WRITE_FAILED};
@@ -55,6 +56,8 @@ struct Part {
     /// Running time of the first frame, which is at 0 in the file.
     begin: Mutex<Option<gst::ClockTime>>,
     times: Mutex<Increasing>,
+    /// The conversion of frames with the full range.
+    limited: Mutex<Option<LimitedRange>>,
 }
 
 /// The part of the caps that cannot change within a file.
@@ -216,7 +219,9 @@ impl BaseSinkImpl for Video {
             self.end_part();
             self.with_state(|state| state.retry.changed(&reason));
         } else {
-            part.private.source.set_caps(Some(&part.format.apply(caps)));
+            let (limited, caps) = encoded(caps);
+            *lock(&part.limited) = limited;
+            part.private.source.set_caps(Some(&part.format.apply(&caps)));
         }
         Ok(())
     }
@@ -376,15 +381,17 @@ impl Part {
         let (mux, file) = (pipeline.by_name("mux").expect("the line has this element"), glib::Object::new::<VideoFile>());
         set(&file);
         pipeline.add(&file).and_then(|()| mux.link(&file)).map_err(|error| Failure::new(error.to_string()))?;
-        let private = PrivatePipeline::start(pipeline, &format.apply(caps), MAX_WAITING)?;
+        let (limited, caps) = encoded(caps);
+        let private = PrivatePipeline::start(pipeline, &format.apply(&caps), MAX_WAITING)?;
         let (begin, times) = Default::default();
-        Ok(Self { private, file, format, begin, times })
+        Ok(Self { private, file, format, begin, times, limited: Mutex::new(limited) })
     }
 
     fn push(&self, buffer: &gst::BufferRef, time: Option<gst::ClockTime>) -> Result<(), Failure> {
         let begin = *lock(&self.begin).get_or_insert(time.unwrap_or_default());
         let time = lock(&self.times).next(time.map(|time| time.saturating_sub(begin)));
-        self.private.push(frame_at(buffer, time))
+        let limited = lock(&self.limited).as_ref().and_then(|limited| limited.convert(buffer));
+        self.private.push(frame_at(limited.as_deref().unwrap_or(buffer), time))
     }
 }
 

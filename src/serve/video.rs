@@ -10,6 +10,7 @@ use gstreamer as gst;
 use gstreamer_app as gst_app;
 use roiflow_server::video::{Clock, Compressed, Format, Video};
 
+use crate::elements::limited_range::{LimitedRange, encoded};
 use crate::pipeline::{CompressedFrame, TappedFrame};
 
 /// Encoders of H.264 with the properties for little delay, in the order of preference.
@@ -59,6 +60,8 @@ struct Encoder {
     source: gst_app::AppSrc,
     caps: gst::Caps,
     clock: Clock,
+    /// The conversion of frames with the full range.
+    limited: Option<LimitedRange>,
 }
 
 impl Encoders {
@@ -140,7 +143,8 @@ impl Encoder {
         let size = size(caps);
         element("size").set_property("caps", caps_of(size));
         let source = element("source").downcast::<gst_app::AppSrc>().expect("in the line above");
-        source.set_caps(Some(caps));
+        let (limited, encoded) = encoded(caps);
+        source.set_caps(Some(&encoded));
         let sink = element("sink").downcast::<gst_app::AppSink>().expect("in the line above");
         let receive = move |sink: &gst_app::AppSink| {
             let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
@@ -148,7 +152,7 @@ impl Encoder {
         };
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(receive).build());
         pipeline.set_state(gst::State::Playing).map_err(|error| failed(&error))?;
-        Ok(Self { pipeline, source, caps: caps.clone(), clock: Clock::default() })
+        Ok(Self { pipeline, source, caps: caps.clone(), clock: Clock::default(), limited })
     }
 
     /// Adds a frame. Returns false if the encoder has failed.
@@ -160,9 +164,12 @@ impl Encoder {
         let Some(pts_ns) = frame.pts_ns else { return true };
         let arrived = frame.arrived();
         // The memory is shared, not copied.
-        let Ok(mut frame) = frame.buffer().0.copy_region(gst::BufferCopyFlags::MEMORY | gst::BufferCopyFlags::META, ..) else {
-            return true;
+        let source = frame.buffer().0;
+        let copy = match &self.limited {
+            Some(limited) => limited.convert(source),
+            None => source.copy_region(gst::BufferCopyFlags::MEMORY | gst::BufferCopyFlags::META, ..).ok(),
         };
+        let Some(mut frame) = copy else { return true };
         let time = self.clock.time(pts_ns);
         if let Some(frame) = frame.get_mut() {
             frame.set_pts(gst::ClockTime::from_nseconds(time));

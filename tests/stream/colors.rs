@@ -6,6 +6,8 @@ use roiflow::frame::{PixelFormat, PixelRect};
 use roiflow::tensor::{ElementType, Tensor};
 use roiflow::vision::{Preprocess, Scratch};
 
+use crate::cli::roiflow;
+use crate::endings::read;
 use crate::harness::{Folder, collect, detect, pipeline, run};
 
 /// The color of the first patch of the clips, in RGB.
@@ -93,6 +95,29 @@ fn full_range_of_a_container_alone_is_kept() {
 #[test]
 fn range_without_a_matrix_is_kept() {
     check("untagged", color_in(&format!("{FULL} ! capssetter caps=video/x-raw,colorimetry=(string)1:0:0:0")), full_red());
+}
+
+#[test]
+fn recorded_video_of_full_range_input_has_its_colors() {
+    let folder = Folder::new("colors-video");
+    let avi = encode(&folder, "jpeg.avi", "jpegenc quality=100 ! avimux");
+    let inputs = [(avi, full_red()), (clip("full_range_untagged.ts"), RED), (clip("full_range_hevc.mp4"), RED)];
+    let description = folder.file("plain.toml");
+    let graph = format!("{{source}} ! {} ! {{json}} ! {{video}}", detect("rectangle", ""));
+    std::fs::write(
+        &description,
+        format!("version = 1\nname = \"plain\"\ndescription = \"no drawing\"\n[pipeline]\ngraph = '''{graph}'''\n"),
+    )
+    .unwrap();
+    for (idx, (input, expected)) in inputs.iter().enumerate() {
+        let video = folder.file(&format!("{idx}.mp4"));
+        let (code, said) = read(&roiflow(&["run", "-q", &description, "--input", input, "--video", &video]));
+        assert_eq!(code, Some(0), "{input}: {said}");
+        // Players without support for the full range must show the colors as well.
+        let (color, caps) = color_in(&decoded(&video));
+        assert!(!caps.to_string().contains("colorimetry=(string)1:"), "{input}: {caps}");
+        check(input, (color, caps), *expected);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
 
 use super::RunningTimes;
+use crate::elements::limited_range::{LimitedRange, encoded};
 use crate::elements::private_pipeline::{Increasing, PrivatePipeline, frame_at};
 
 /// Maximum number of frames that wait for the encoder. At this number, the stream waits.
@@ -22,6 +23,8 @@ const DEFAULT_RATE: i32 = 30;
 pub(super) struct Encoder {
     private: PrivatePipeline,
     times: Mutex<Increasing>,
+    /// The conversion of frames with the full range.
+    limited: Option<LimitedRange>,
 }
 
 impl Encoder {
@@ -48,8 +51,9 @@ impl Encoder {
                         encoded video to the pad `video`"
                 .to_owned());
         };
+        let (limited, caps) = encoded(caps);
         let line = format!(
-            "appsrc name=source ! videoconvert ! {encoder} ! h264parse \
+            "appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! {encoder} ! h264parse \
              ! video/x-h264,stream-format=avc,alignment=au ! appsink name=sink sync=false max-buffers={MAX_WAITING}"
         );
         let failed = |error: gst::glib::Error| format!("cannot encode video: {error}");
@@ -68,8 +72,8 @@ impl Encoder {
         };
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
         let private =
-            PrivatePipeline::start(pipeline, caps, MAX_WAITING).map_err(|failure| format!("cannot encode video: {}", failure.text))?;
-        Ok(Self { private, times: Mutex::default() })
+            PrivatePipeline::start(pipeline, &caps, MAX_WAITING).map_err(|failure| format!("cannot encode video: {}", failure.text))?;
+        Ok(Self { private, times: Mutex::default(), limited })
     }
 
     /// Encodes a frame. Blocks while too many frames wait.
@@ -78,7 +82,9 @@ impl Encoder {
     /// Returns a description if the encoder has failed.
     pub(super) fn push(&self, buffer: &gst::BufferRef, running_time: gst::ClockTime) -> Result<(), String> {
         let time = self.times.lock().unwrap_or_else(PoisonError::into_inner).next(Some(running_time));
-        self.private.push(frame_at(buffer, time)).map_err(|failure| format!("the encoder fails: {}", failure.text))
+        let limited = self.limited.as_ref().and_then(|limited| limited.convert(buffer));
+        let frame = frame_at(limited.as_deref().unwrap_or(buffer), time);
+        self.private.push(frame).map_err(|failure| format!("the encoder fails: {}", failure.text))
     }
 
     /// Encodes the waiting frames, and returns when all frames were passed to `on_frame`, the encoder has failed or was stopped, or
