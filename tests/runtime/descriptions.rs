@@ -10,7 +10,7 @@ use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
 use roiflow::stages::{Description, KnownBy, ModelSpec, Source, Stage, StageOptions, Task};
 use roiflow::tensor::ElementType;
 use roiflow::vision::decode::{Output, Results};
-use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
 use serde_json::Value;
 
 use crate::support::{Scratch, description, is_here, real};
@@ -223,8 +223,14 @@ fn ultralytics_export_needs_no_description() {
         assert_eq!((spec.input_size, labels(&spec)), (size, names.iter().map(|name| (*name).to_owned()).collect()), "{network}");
         let is_classifier = reader == "classes";
         let resize = if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } };
-        let preprocess =
-            Preprocess { color: ChannelOrder::Rgb, layout: InputLayout::Nchw, resize, scale: [255.0; 3], ..Preprocess::default() };
+        let preprocess = Preprocess {
+            color: ChannelOrder::Rgb,
+            layout: InputLayout::Nchw,
+            resize,
+            scale: [255.0; 3],
+            rounding: Rounding::U8,
+            ..Preprocess::default()
+        };
         let preprocess = Preprocess { pad: if is_classifier { preprocess.pad } else { 114.0 }, antialias: is_classifier, ..preprocess };
         assert_eq!(spec.preprocess, preprocess, "{network}");
         if !is_classifier {
@@ -509,10 +515,10 @@ fn exports_of_paddle_detection_may_have_inputs_for_size_and_scale() {
 }
 
 #[test]
-fn model_with_fixed_batch_size_is_an_error() {
+fn model_with_fixed_batch_size_has_an_input_of_one_image() {
     let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
-    let message = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
-    assert!(message.contains("has a batch size of 10") && message.contains("batch size 1"), "{message}");
+    let spec = load(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
+    assert_eq!((spec.n_images, &spec.input_shape[..]), (10, &[1, 3, 32, 32][..]));
 }
 
 #[test]
@@ -520,7 +526,7 @@ fn ambiguous_ports_are_an_error_with_advice() {
     let image: Ports<'_> = &[("image", &[1, 3, 640, 640])];
     for (info, parts) in [
         // A pose model with one class has the same ports as a detector with 52 classes.
-        (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov5` or `yolov8`", "how images are preprocessed"][..]),
+        (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov8`", "how images are preprocessed"][..]),
         (ports(image, &[("output0", &[1, 25200, 85])]), &["the decoder `yolov5`", "how images are preprocessed"]),
         (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
         (ports(image, &[("scores", &[1, 1000])]), &["no detector decoder", "classifier"]),
@@ -543,6 +549,126 @@ fn ambiguous_ports_are_an_error_with_advice() {
     }
 }
 
+/// The number of rows is that of a grid, so the model is not a list of final boxes.
+#[test]
+fn grid_is_recognized_by_its_number_of_rows() {
+    let image: Ports<'_> = &[("images", &[1, 3, 416, 416])];
+    for (outputs, expected) in [
+        (&[("output", &[1, 3549, 6][..])][..], "the decoder `yolox`, but"),
+        (&[("output", &[1, 10647, 6])], "the decoder `yolov5`, but"),
+        (&[("output", &[1, 84, 3549])], "the decoder `yolov8`, but"),
+        (&[("output", &[1, 300, 6])], "`yolov10`"),
+        (&[("758", &[1, 85, 26, 26])], "`fastestdet`"),
+    ] {
+        let message = refused(&ports(image, outputs));
+        assert!(message.contains(expected), "{outputs:?}: {message}");
+    }
+}
+
+/// Exporters of detectors with NMS name their outputs. TensorFlow has corners with y first.
+#[test]
+fn lists_of_final_boxes_are_recognized_by_the_names_of_their_outputs() {
+    let image: Ports<'_> = &[("images", &[1, 3, 640, 640])];
+    let named = |names: [&'static str; 4]| -> [(&'static str, &'static [usize]); 4] {
+        [(names[0], &[1, 1]), (names[1], &[1, 100, 4]), (names[2], &[1, 100]), (names[3], &[1, 100])]
+    };
+    let efficient = load(&ports(image, &named(["num_dets", "det_boxes", "det_scores", "det_classes"])));
+    assert_eq!((decoder(&efficient), efficient.preprocess.pad), ("final-boxes", 114.0));
+    for (outputs, expected) in [
+        (named(["num_predictions", "pred_boxes", "pred_scores", "pred_classes"]).to_vec(), "final-boxes"),
+        (vec![("boxes", &[0, 4][..]), ("labels", &[0]), ("scores", &[0])], "final-boxes"),
+        (vec![("output", &[0, 7][..])], "final-boxes"),
+        (named(["num_detections", "detection_boxes", "detection_scores", "detection_classes"]).to_vec(), "tf-ssd"),
+    ] {
+        let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\n[output]\n";
+        let described = StageOptions { description_text: Some(text.to_owned()), ..options() };
+        let spec = ModelSpec::load(&described, &ports(image, &outputs)).unwrap_or_else(|error| panic!("{outputs:?}: {error}"));
+        assert_eq!(decoder(&spec), expected, "{outputs:?}");
+    }
+}
+
+/// The description of each decoder loads, or lacks only a value that is reported.
+#[test]
+fn draft_of_each_decoder_of_detectors_loads() {
+    let cases: [(&str, &[usize], &str); 4] = [
+        ("db-text", &[1, 1, 640, 640], ""),
+        ("multiclass-nms", &[0, 6], ""),
+        ("final-boxes", &[0, 7], ""),
+        ("yolo-anchors", &[1, 255, 20, 20], "anchors = [[[1, 2], [3, 4], [5, 6]]]"),
+    ];
+    for (name, shape, missing) in cases {
+        let info = ports(&[("images", &[1, 3, 640, 640])], &[("output", shape)]);
+        let (begun, open) = Description::draft_with_decoder(name, &info).unwrap();
+        assert_eq!(open.is_empty(), missing.is_empty(), "{name}: {open:?}");
+        assert!(missing.is_empty() || open[0].contains("`anchors`"), "{open:?}");
+        let text = format!("{}{missing}\n", begun.text);
+        let completed = StageOptions { description_text: Some(text), ..options() };
+        let spec = ModelSpec::load(&completed, &info).unwrap_or_else(|error| panic!("{name}: {error}\n{}", begun.text));
+        assert_eq!(decoder(&spec), name);
+    }
+}
+
+/// The files follow those of published models: ViT of Transformers, a model of timm, and a recognizer of PaddleOCR.
+#[test]
+fn configuration_files_next_to_a_model_describe_it() {
+    let scratch = Scratch::new("configurations");
+    let model = scratch.file("model.onnx", b"not read");
+    let options = StageOptions { model, ..StageOptions::default() };
+    let near = |found: [f32; 3], expected: [f32; 3]| found.iter().zip(expected).all(|(one, other)| (one - other).abs() < 1e-3);
+    let classifier = ports(&[("pixel_values", &[1, 3, 224, 224])], &[("logits", &[1, 2])]);
+    scratch.file("config.json", r#"{"architectures": ["ViTForImageClassification"], "id2label": {"0": "cat", "1": "dog"}}"#);
+    scratch.file(
+        "preprocessor_config.json",
+        r#"{"do_normalize": true, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.25], "size": {"height": 224, "width": 224}}"#,
+    );
+    let spec = ModelSpec::load(&options, &classifier).unwrap();
+    assert_eq!((spec.task, &*spec.heads[0].decoder_name, labels(&spec).join(",")), (Task::Classification, "classes", "cat,dog".to_owned()));
+    assert_eq!((spec.preprocess.resize, spec.preprocess.antialias), (Resize::Stretch, true));
+    assert!(near(spec.preprocess.mean, [127.5; 3]) && near(spec.preprocess.scale, [127.5, 127.5, 63.75]), "{:?}", spec.preprocess);
+    // RT-DETR has no class for "no object", DETR has.
+    for (architecture, n_classes) in [("RTDetrForObjectDetection", 2), ("DetrForObjectDetection", 3)] {
+        scratch.file("config.json", format!(r#"{{"architectures": ["{architecture}"], "id2label": {{"0": "cat", "1": "dog"}}}}"#));
+        let outputs: [(&str, &[usize]); 2] = [("logits", &[1, 100, n_classes]), ("pred_boxes", &[1, 100, 4])];
+        let spec = ModelSpec::load(&options, &ports(&[("pixel_values", &[1, 3, 224, 224])], &outputs));
+        let spec = spec.unwrap_or_else(|error| panic!("{architecture}: {error}"));
+        assert_eq!((decoder(&spec), spec.labels.len()), ("detr", n_classes), "{architecture}");
+    }
+    scratch.file("config.json", r#"{"architectures": ["BertModel"]}"#);
+    assert!(ModelSpec::load(&options, &classifier).unwrap_err().to_string().contains("has no description"));
+    scratch.file(
+        "config.json",
+        r#"{"architecture": "resnet18", "label_names": ["a", "b"],
+            "pretrained_cfg": {"input_size": [3, 224, 224], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}"#,
+    );
+    let spec = ModelSpec::load(&options, &ports(&[("x", &[0, 3, 0, 0])], &[("y", &[0, 2])])).unwrap();
+    assert_eq!((spec.input_size, spec.preprocess.resize, labels(&spec).join(",")), (Size::new(224, 224), Resize::Crop, "a,b".to_owned()));
+    let (mean, scale) = (spec.preprocess.mean, spec.preprocess.scale);
+    assert!(near(mean, [123.675, 116.28, 103.53]) && near(scale, [58.395, 57.12, 57.375]), "{:?}", spec.preprocess);
+    std::fs::remove_file(scratch.path().join("config.json")).unwrap();
+    let characters = ["a", "''''", "'\"'", r#""\\""#].map(|scalar| format!("  - {scalar}\n")).concat();
+    scratch.file("inference.yml", format!("PostProcess:\n  name: CTCLabelDecode\n  character_dict:\n{characters}Other: 1\n"));
+    let spec = ModelSpec::load(&options, &ports(&[("x", &[0, 3, 48, 0])], &[("y", &[0, 0, 5])])).unwrap();
+    assert_eq!((&*spec.heads[0].decoder_name, labels(&spec).concat()), ("ctc", "a'\"\\".to_owned()));
+    assert_eq!(spec.widths, [640, 1280, 2560]);
+}
+
+#[test]
+fn background_class_needs_no_label() {
+    let info = ports(&[("input", &[1, 3, 64, 64])], &[("dets", &[1, 20, 4]), ("labels", &[1, 20, 4])]);
+    let with = |keys: &str| {
+        let text = format!(
+            "version = 1\ntask = \"detection\"\n[input]\n[output]\ndecoder = \"detr\"\nlabels = [\"cat\", \"dog\", \"bird\"]\n{keys}"
+        );
+        ModelSpec::load(&StageOptions { description_text: Some(text), ..options() }, &info).map(|spec| labels(&spec))
+    };
+    let message = with("").unwrap_err().to_string();
+    for part in ["expected 4 labels", "got 3", "`background = 3`", "`no object`", "activation = \"sigmoid\""] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(with("background = 3").unwrap(), ["cat", "dog", "bird", "background"]);
+    assert_eq!(with("background = 0").unwrap(), ["background", "cat", "dog", "bird"]);
+}
+
 #[test]
 fn given_decoder_adds_the_preprocessing_of_its_family() {
     let info = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 6])]);
@@ -550,8 +676,13 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
     let (begun, open) = Description::draft_with_decoder("yolox", &info).unwrap();
     assert!(open.is_empty(), "{open:?}");
     let spec = ModelSpec::of_description(&begun, &options(), &info).unwrap();
-    let expected =
-        Preprocess { color: ChannelOrder::Bgr, resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 114.0, ..Preprocess::default() };
+    let expected = Preprocess {
+        color: ChannelOrder::Bgr,
+        resize: Resize::Letterbox { anchor: Anchor::TopLeft },
+        pad: 114.0,
+        rounding: Rounding::U8,
+        ..Preprocess::default()
+    };
     assert_eq!((decoder(&spec), spec.preprocess.clone()), ("yolox", Preprocess { layout: InputLayout::Nchw, ..expected }));
     // Converters of Paddle models write the class names into the metadata entry `character`.
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];

@@ -16,6 +16,7 @@ mod engines;
 mod files_of_models;
 #[path = "../support/fill.rs"]
 mod fill;
+mod foreign_models;
 mod formats;
 mod galleries;
 mod golden_align;
@@ -36,6 +37,8 @@ mod model_proc;
 mod models;
 #[path = "../support/onnx.rs"]
 mod onnx;
+#[path = "../support/onnx_files.rs"]
+mod onnx_files;
 mod own_decoders;
 mod profiling;
 mod random_decoders;

@@ -128,6 +128,43 @@ fn detector_converters_have_decoders() {
     }
 }
 
+/// The anchors of YOLOv2 are in cells, those of YOLOv3 in pixels with the coarsest grid first.
+#[test]
+fn anchors_of_yolo_v2_to_v4_are_lists_of_the_grids() {
+    let written = |output: &str, outputs: &[(&str, &[usize])]| {
+        let text = format!(r#"{{"output_postproc": [{output}]}}"#);
+        let spec = read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{output}: {error}"));
+        assert_eq!((spec.task, &*spec.heads[0].decoder_name), (Task::Detection, "yolo-anchors"));
+        format!("{:?}", spec.heads[0].decoder)
+    };
+    let v2 = r#"{"converter": "yolo_v2", "classes": 2, "anchors": [0.5, 1, 2, 3]}"#;
+    for shape in [&[1, 14, 2, 3][..], &[1, 84]] {
+        let decoder = written(v2, &[("out", shape)]);
+        assert!(decoder.contains("anchors: [[[16.0, 32.0], [64.0, 96.0]]]") && decoder.contains("activated: true"), "{decoder}");
+    }
+    let v4 = r#"{"converter": "yolo_v4", "do_cls_softmax": true, "output_sigmoid_activation": true, "anchors": [1, 2, 3, 4, 50, 60, 70, 80], "masks": [2, 3, 0, 1]}"#;
+    let decoder = written(v4, &[("coarse", &[1, 14, 2, 3]), ("fine", &[1, 14, 4, 6])]);
+    for part in ["anchors: [[[1.0, 2.0], [3.0, 4.0]], [[50.0, 60.0], [70.0, 80.0]]]", "activated: false", "softmax: true"] {
+        assert!(decoder.contains(part), "{part}: {decoder}");
+    }
+}
+
+#[test]
+fn further_inputs_and_labels_by_index_are_read() {
+    let mut plate = info(&[("d_predictions.0", &[1, 88])]);
+    plate.inputs.push(Port::new("seq_ind", ElementType::F32, [88, 1]));
+    let text = r#"{"input_preproc": [{"layer_name": "data", "format": "image"}, {"layer_name": "seq_ind", "format": "sequence_index"}],
+        "output_postproc": [{"attribute_name": "license_plate", "labels": ["0", "1"], "converter": "label", "method": "index"}]}"#;
+    let spec = read(text, &plate).unwrap();
+    assert_eq!((spec.task, &*spec.name, &*spec.heads[0].decoder_name), (Task::Classification, "license_plate", "text-indexes"));
+    let mut masks = info(&[("boxes", &[100, 5]), ("labels", &[100]), ("masks", &[100, 28, 28])]);
+    masks.inputs.push(Port::new("image_info", ElementType::F32, [1, 3]));
+    let text = r#"{"input_preproc": [{"format": "image", "params": {"color_space": "BGR"}}, {"format": "image_info", "params": {"scale": 1.0}}],
+        "output_postproc": [{"converter": "mask_rcnn", "labels": ["a"]}]}"#;
+    let spec = read(text, &masks).unwrap();
+    assert_eq!((spec.task, &*spec.heads[0].decoder_name), (Task::Detection, "boxes-masks"));
+}
+
 #[test]
 fn classifier_converters_have_decoders() {
     type Heads = Vec<(String, String, usize)>;
@@ -162,11 +199,13 @@ fn unsupported_values_are_errors_with_the_choices() {
         ("{", SSD, ["model-proc.json", "EOF"]),
         (r#"{"json_schema_version": "1.0.0", "output_postproc": []}"#, SSD, ["2.0.0 to 2.2.0", "`1.0.0`"]),
         (r#"{"output_postproc": [{"labels": ["a"]}]}"#, SSD, ["a `converter`", "detection_output, boxes_labels"]),
-        (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolo_v8"]),
-        (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`yolo_v3`", "expected one of"]),
+        (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolov8-pose"]),
+        (r#"{"output_postproc": [{"converter": "mask_rcnn"}]}"#, SSD, ["`mask_rcnn`", "[N, 5], [N] and [N, h, w]"]),
+        (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`anchors`", "a width and a height"]),
+        (r#"{"output_postproc": [{"converter": "yolo_v3", "anchors": [1, 2], "masks": [0, 7]}]}"#, SSD, ["`masks`", "[0, 7]"]),
         // roiflow has no decoder for output maps with anchors.
         (r#"{"output_postproc": [{"converter": "yolo_v5"}]}"#, &[("a", &[1, 21, 8, 12][..])], ["`yolo_v5`", "expected one of"]),
-        (r#"{"output_postproc": [{"converter": "label", "method": "index"}]}"#, SSD, ["softmax, multi or compound", "`index`"]),
+        (r#"{"output_postproc": [{"converter": "label", "method": "other"}]}"#, SSD, ["softmax, multi, compound or index", "`other`"]),
         (r#"{"output_postproc": [{"converter": "label"}, {"converter": "label"}]}"#, two, ["a `layer_name` in each", "2"]),
         (r#"{"output_postproc": [{"converter": "label", "layer_name": "none"}]}"#, two, ["no output `none`", "`prob`, `other`"]),
         (
@@ -174,7 +213,8 @@ fn unsupported_values_are_errors_with_the_choices() {
             two,
             ["one converter of a detector", "several"],
         ),
-        (r#"{"input_preproc": [{"format": "image_info"}], "output_postproc": []}"#, SSD, ["`image_info`", "images only"]),
+        (r#"{"input_preproc": [{"format": "audio"}], "output_postproc": []}"#, SSD, ["`audio`", "image, image_info or sequence_index"]),
+        (r#"{"input_preproc": [{"format": "image_info", "params": {"scale": 2}}], "output_postproc": []}"#, SSD, ["`scale`", "expected 1"]),
         (r#"{"output_postproc": [{"converter": "label", "labels": ["a"]}]}"#, &[("prob", &[1, 2])], ["expected 2 labels", "got 1"]),
     ] {
         let message = read(text, &info(outputs)).map(|spec| spec.task).unwrap_err();

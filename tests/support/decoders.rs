@@ -125,7 +125,7 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
     let threshold = [0.0, 0.5, 1.0][source.below(3)];
     let number = |value: f32| if value.is_finite() { value.clamp(-1e9, 1e9) } else { 1.0 };
     let of_classes = format!("activation = \"{activation}\"\nthreshold = {threshold}");
-    let (name, keys) = match source.below(13) {
+    let (name, keys) = match source.below(14) {
         0 => ("classes", of_classes),
         1 => ("multi-label", of_classes),
         2 => ("expectation", format!("weights = {:?}", (0..n_classes).map(|_| number(source.value())).collect::<Vec<_>>())),
@@ -133,12 +133,13 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
         4 => ("embedding", format!("normalize = {}", source.below(2) == 0)),
         5 => {
             let formats = "formats = [{ pattern = \"([0-9]+) ([0-9]+).*\", text = \"$2-$1\" }]";
-            ("ctc", ["", "blank = \"last\"\nactivation = \"softmax\"", formats][source.below(3)].to_owned())
+            ("ctc", ["", "blank = \"last\"\nactivation = \"softmax\"", "classes-axis = \"first\"", formats][source.below(4)].to_owned())
         }
         6 => ("simcc", String::new()),
         7 => ("movenet", String::new()),
         8 => ("class-map", ["", "threshold = 0.5", "classes-axis = \"last\""][source.below(3)].to_owned()),
         9 => ("anomaly", format!("threshold = {threshold}")),
+        11 => ("landmarks", ["", "point-values = 3", "coordinates = \"pixels\""][source.below(3)].to_owned()),
         10 => ("text-indexes", ["", "uppercase = true"][source.below(2)].to_owned()),
         _ => ("custom", String::new()),
     };
@@ -213,7 +214,7 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
             ports.push(("logits".to_owned(), vec![1, 20, n_classes]));
             ports
         }
-        "detr-final" => {
+        "detr-final" | "final-boxes" => {
             vec![("boxes".to_owned(), vec![1, 20, 4]), ("labels".to_owned(), vec![1, 20]), ("scores".to_owned(), vec![1, 20])]
         }
         "yolo-anchors" => [8, 16]

@@ -176,7 +176,8 @@ fn values(source: &mut Source<'_>) -> Result<Picture> {
 }
 
 fn way(source: &mut Source<'_>) -> Way {
-    let mut crop = Crop { margin: pick(source, &[0.0, 0.1, 10.0]), square: source.below(2) == 0, align: Vec::new(), rotated: false };
+    let mut crop =
+        Crop { margin: pick(source, &[0.0, 0.1, 10.0]), square: source.below(2) == 0, align: Vec::new(), rotated: false, turned_by: None };
     match source.below(4) {
         0 => {
             let mut side = |limit: usize| source.below(limit) as u32;

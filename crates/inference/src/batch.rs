@@ -4,7 +4,6 @@
 //! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module asks the [`Queue`] only for the
 //! number of cores that a run may use.
 
-use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -13,8 +12,8 @@ use super::client::stopped;
 use super::dispatch::Queue;
 use super::job::{Alignment, Job, JobImage, JobInput};
 use crate::frame::Transform;
-use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
-use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor};
+use crate::runtime::{Dim, Error, ErrorKind, FillInput, Port, Result, RunContext};
+use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor, append_f32, bf16, f16};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Preprocess, Scratch, Target};
 
@@ -22,6 +21,8 @@ use crate::vision::{Preprocess, Scratch, Target};
 pub(super) struct Batch {
     /// The batch items of the current run. The list is empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
+    /// Number of images that the run computes: the number of items, or the batch size of a model with a fixed batch size.
+    n_images: usize,
     /// Shape of the model's input for one batch item. All items of the run have the same shape.
     pub(super) input_shape: Option<Shape>,
     /// Time when the jobs were assigned to the request. `began` is the time when the run's first step started.
@@ -31,7 +32,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new(max_items: usize) -> Self {
-        Self { items: Vec::with_capacity(max_items), input_shape: None, assigned: None, began: None }
+        Self { items: Vec::with_capacity(max_items), n_images: 0, input_shape: None, assigned: None, began: None }
     }
 }
 
@@ -70,10 +71,14 @@ impl BatchInput {
 }
 
 impl FillInput for BatchInput {
-    fn shape(&mut self, _port: &Port) -> Result<Shape> {
-        let batch = self.batch.lock().unwrap();
+    fn shape(&mut self, port: &Port) -> Result<Shape> {
+        let mut batch = self.batch.lock().unwrap();
         let Some(of_one) = batch.input_shape else { return Err(stopped()) };
-        Ok(with_batch_size(&of_one, batch.items.len()))
+        batch.n_images = match port.shape.dims().first() {
+            Some(Dim::Fixed(n_images)) => *n_images,
+            _ => batch.items.len(),
+        };
+        Ok(with_batch_size(&of_one, batch.n_images))
     }
 
     fn frame(&mut self) -> Option<u64> {
@@ -156,39 +161,63 @@ fn copy_item(values: &Tensor, input: &mut BytesMut, item_idx: usize) -> Result<(
     Ok(())
 }
 
+/// Memory of the decode step of a request. It is reused for each run.
+#[derive(Default)]
+pub(super) struct DecodeMemory {
+    results: Results,
+    /// The numbers of each output whose element type is not `f32`.
+    numbers: Vec<Vec<f32>>,
+}
+
 /// Decode step of a run: decodes the outputs of each batch item and stores the results in the item's job.
-pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
-    let mut items = std::mem::take(&mut batch.lock().unwrap().items);
-    let decoded = decode_items(&mut items, context, scratch);
+pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, memory: &mut DecodeMemory) -> Result<()> {
+    let (mut items, n_images) = {
+        let mut batch = batch.lock().unwrap();
+        (std::mem::take(&mut batch.items), batch.n_images)
+    };
+    let decoded = decode_items(&mut items, n_images, context, memory);
     batch.lock().unwrap().items = items;
     decoded
 }
 
-fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
+fn decode_items(
+    items: &mut [BatchItem],
+    n_images: usize,
+    context: &RunContext<'_>,
+    DecodeMemory { results, numbers }: &mut DecodeMemory,
+) -> Result<()> {
     let n_items = items.len();
-    // For each output: the shape of one batch item, and the values of all batch items.
+    numbers.resize_with(context.n_outputs(), Vec::new);
+    // For each output: the shape and the number of values of one batch item, and the values of all batch items.
     let mut values = Vec::with_capacity(context.n_outputs());
-    for output_idx in 0..context.n_outputs() {
-        let (mut shape, data) = values_of(context, output_idx)?;
-        if n_items > 1 {
-            if shape.first() != Some(&n_items) {
-                let port = context.output_port(output_idx)?;
-                let message = format!("output {port}: expected {n_items} batch items, got {shape}. Set batch-size=1");
-                return Err(Error::new(ErrorKind::Device, message));
+    for (output_idx, numbers) in numbers.iter_mut().enumerate() {
+        let (mut shape, data) = values_of(context, output_idx, numbers)?;
+        let mut n_values = data.len();
+        if n_images > 1 {
+            // An output without a batch axis has rows of all images. It can be read if there is one image, and rows of padding are recognized
+            // by their index.
+            let port = context.output_port(output_idx)?;
+            let has_rows = n_items == 1 && shape.len() == 2 && port.shape.dims().first().is_none_or(Dim::is_open);
+            if !has_rows {
+                if shape.first() != Some(&n_images) {
+                    let message = format!("output {port}: expected {n_images} batch items, got {shape}. Set batch-size=1");
+                    return Err(Error::new(ErrorKind::Device, message));
+                }
+                shape = with_batch_size(&shape, 1);
+                n_values /= n_images;
             }
-            shape = with_batch_size(&shape, 1);
         }
-        values.push((shape, data));
+        values.push((shape, n_values, data));
     }
     let mut outputs: Vec<Output<'_>> = Vec::with_capacity(values.len());
     for (item_idx, item) in items.iter_mut().enumerate().filter(|(_, item)| item.failed.is_none()) {
         outputs.clear();
-        for (output_idx, (shape, data)) in values.iter().enumerate() {
-            let len = data.len() / n_items;
-            outputs.push(Output { name: context.output_port(output_idx)?.name(), shape, data: &data[item_idx * len..][..len] });
+        for (output_idx, (shape, n_values, data)) in values.iter().enumerate() {
+            let data = &data[item_idx * n_values..][..*n_values];
+            outputs.push(Output { name: context.output_port(output_idx)?.name(), shape, data });
         }
         let (job, frame_from_input) = (&mut item.job, item.frame_from_input);
-        match catch_panic("decoding", || job.decode(&outputs, &frame_from_input, scratch)) {
+        match catch_panic("decoding", || job.decode(&outputs, &frame_from_input, results)) {
             Ok(()) => {}
             // If the batch has only one item, an error of the item is the error of the run.
             Err(error) if n_items == 1 => return Err(error),
@@ -198,28 +227,26 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
     Ok(())
 }
 
-/// Returns the values of an output as `f32`. Other element types are converted.
-fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shape, Cow<'a, [f32]>)> {
-    macro_rules! cast {
-        ($type:ty) => {{
-            let (shape, values) = context.output::<$type>(output_idx)?;
-            (shape, values.iter().map(|&value| value as f32).collect())
-        }};
+/// Returns the values of an output as `f32`. Other element types are converted in `numbers`.
+fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize, numbers: &'a mut Vec<f32>) -> Result<(Shape, &'a [f32])> {
+    macro_rules! converted {
+        ($($element:ident => $type:ty),+ $(,)?) => {
+            match context.output_port(output_idx)?.element {
+                $(ElementType::$element => {
+                    let (shape, values) = context.output::<$type>(output_idx)?;
+                    numbers.clear();
+                    append_f32(values, numbers);
+                    Ok((shape, &**numbers))
+                })+
+                // The element type is `f32`, or a type for which `output` returns an error.
+                _ => context.output::<f32>(output_idx),
+            }
+        };
     }
-    Ok(match context.output_port(output_idx)?.element {
-        ElementType::U8 => cast!(u8),
-        ElementType::I8 => cast!(i8),
-        ElementType::I32 => cast!(i32),
-        ElementType::U32 => cast!(u32),
-        ElementType::I64 => cast!(i64),
-        ElementType::U64 => cast!(u64),
-        ElementType::F64 => cast!(f64),
-        // The element type is `f32`, or a type for which `output` returns an error.
-        _ => {
-            let (shape, values) = context.output::<f32>(output_idx)?;
-            (shape, Cow::Borrowed(values))
-        }
-    })
+    converted! {
+        Bool => bool, U8 => u8, I8 => i8, U16 => u16, I16 => i16, U32 => u32, I32 => i32, U64 => u64, I64 => i64,
+        F16 => f16, Bf16 => bf16, F64 => f64,
+    }
 }
 
 /// Returns the shape with its first extent, the batch size, replaced by `n_items`.

@@ -42,6 +42,21 @@ pub struct StepStats {
     pub total: Duration,
 }
 
+impl StageStats {
+    /// Adds the counters and times of another stage of the same model.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.n_runs += other.n_runs;
+        self.n_failed += other.n_failed;
+        self.n_items += other.n_items;
+        for step in &other.steps {
+            match self.steps.iter_mut().find(|own| own.name == step.name) {
+                Some(own) => own.total += step.total,
+                None => self.steps.push(step.clone()),
+            }
+        }
+    }
+}
+
 /// The part of a stage that its jobs and the queue use. See the module documentation.
 pub(super) struct Client {
     /// The checked description of the model, with its preprocessing and decoding.

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
 
-use super::batch::{Batch, BatchInput, BatchItem, decode_batch};
+use super::batch::{Batch, BatchInput, BatchItem, DecodeMemory, decode_batch};
 use super::client::{Client, Scheduling, StepStats, stopped};
 use super::copies::{CompileAnother, Copies};
 use super::job::Job;
@@ -52,7 +52,6 @@ use super::spares::Spares;
 use super::throttle::Throttle;
 use crate::runtime::executor::Pool;
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
-use crate::vision::decode::Results;
 
 /// Maximum time to wait for the running jobs of a removed client, and for the runs of a closed queue.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -192,11 +191,11 @@ impl Queue {
         let batch = Arc::new(Mutex::new(Batch::new(self.batch_limits.max_items)));
         let inputs = ModelInputs::of(model.inputs()).unwrap_or_default();
         request.set_input(inputs.image, BatchInput::new(batch.clone(), Arc::downgrade(self)))?;
-        for (input_idx, values) in inputs.pair_values(model.inputs())? {
+        for (input_idx, values) in inputs.number_values(model.inputs())? {
             request.set_input_tensor(input_idx, &values)?;
         }
-        let (of_step, mut scratch) = (batch.clone(), Results::default());
-        request.append_step("decode", move |context| decode_batch(&of_step, context, &mut scratch))?;
+        let (of_step, mut memory) = (batch.clone(), DecodeMemory::default());
+        request.append_step("decode", move |context| decode_batch(&of_step, context, &mut memory))?;
         let worker = Arc::new(Worker { request, batch });
         let mut state = self.state.lock().unwrap();
         let worker_idx = state.workers.len();
@@ -687,6 +686,7 @@ mod tests {
     use crate::frame::{Frame, PixelFormat, Size};
     use crate::job::{FrameRuns, JobImage, JobInput};
     use crate::spec::load_model;
+    use crate::vision::decode::Results;
     use crate::vision::decode::{Decoder, Output};
     use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
 

@@ -91,6 +91,7 @@ pub(super) struct Settings {
     n_requests: Option<usize>,
     batch_size: Option<usize>,
     batch_timeout: Option<Duration>,
+    input_width: Option<usize>,
 }
 
 impl Settings {
@@ -106,6 +107,7 @@ impl Settings {
             n_requests: options.n_requests,
             batch_size: options.batch_size,
             batch_timeout: options.batch_timeout,
+            input_width: options.input_width,
         }
     }
 
@@ -254,7 +256,14 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let single = &copies.first;
     // Take the ports and metadata before `open_rows` reshapes the model for batches, because a device may report less for a reshaped model.
     let info = single.info().clone();
+    let n_images = ModelSpec::load(options, &info)?.n_images;
     let (copies, limits) = match options.batch_size {
+        // Runs with fewer items are padded.
+        Some(max @ 2..) if n_images > 1 => {
+            let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
+            (copies, BatchLimits { max_items: max.min(n_images), timeout })
+        }
+        None if n_images > 1 && batches_regions => (copies, BatchLimits { max_items: n_images, timeout: None }),
         Some(max @ 2..) => {
             let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
             (Copies::one(core.open_rows(&model, device, single, max)?), BatchLimits { max_items: max, timeout })
@@ -279,7 +288,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// Returns the model with the batch axes of its image input and of its inputs for two numbers fixed at 1. `None` if the model has other inputs
+/// Returns the model with the batch axes of its image input and of its inputs for numbers fixed at 1. `None` if the model has other inputs
 /// or if a batch axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
     let ports = &model.info().inputs;
@@ -289,8 +298,8 @@ fn with_batch_size_one(model: &Model) -> Option<Model> {
         PartialShape::new([Dim::Fixed(1)].into_iter().chain(rest.iter().copied()).collect()).ok()
     };
     let image = (inputs.image, pinned(inputs.image)?);
-    let pairs = inputs.pairs.iter().filter_map(|&(pair, _)| Some((pair, pinned(pair)?)));
-    model.reshape([image].into_iter().chain(pairs)).ok()
+    let numbers = inputs.numbers.iter().filter_map(|&(input, _)| Some((input, pinned(input)?)));
+    model.reshape([image].into_iter().chain(numbers)).ok()
 }
 
 /// Whether the model has one input that accepts any number of batch items up to [`MAX_REGIONS_PER_BATCH`].

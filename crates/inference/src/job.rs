@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::RunGuard;
 use super::client::{Client, stopped};
 use super::results::{ResultSpace, add_results};
-use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
+use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Rect, Similarity, Transform};
 use crate::runtime::{Error, Result};
 use crate::tensor::Tensor;
 use crate::vision::crop::RotatedPlacement;
@@ -49,6 +49,17 @@ impl StageResults {
             None => {}
             Some((error, 0)) => frame.status = InferenceStatus::Failed(error.to_string().into()),
             Some((error, n_failed)) => frame.status = InferenceStatus::Failed(format!("{n_failed} regions failed: {error}").into()),
+        }
+    }
+
+    /// Adds the results of other regions of the same frame.
+    pub(super) fn join(&mut self, other: Self) {
+        self.detections.extend(other.detections);
+        self.classifications.extend(other.classifications);
+        self.of_regions.extend(other.of_regions);
+        if let Some((error, n_failed)) = other.failed {
+            let (_, n) = self.failed.get_or_insert((error, 0));
+            *n += n_failed;
         }
     }
 
@@ -183,13 +194,25 @@ impl Job {
 
     /// Decodes the outputs of the job's batch item and stores the results.
     pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
-        let &JobInput { corner, alignment, region, .. } = self.input();
+        let &JobInput { ref image, corner, alignment, region } = self.input();
+        // An object of a region lies in the region, not wholly in a border that was added to it.
+        let area = match (image, alignment) {
+            (JobImage::Frame(image), None) if region.is_some() => {
+                Some(Rect { x: corner.x, y: corner.y, width: image.size().width as f32, height: image.size().height as f32 })
+            }
+            _ => None,
+        };
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
         let space = ResultSpace { frame_from_input, alignment, parent: region.map(|(_, id)| id) };
         let (detections, classifications, client) = (&mut self.detections, &mut self.classifications, &*self.runs.client);
         let (changed, check) = (client.changed(), &client.check);
         let spec = changed.as_deref().unwrap_or(&client.spec);
-        check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
+        check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))?;
+        if let Some(area) = area {
+            let touches = |rect: &Rect| rect.x < area.x_max() && rect.y < area.y_max() && rect.x_max() > area.x && rect.y_max() > area.y;
+            detections.retain(|found| touches(&found.rect));
+        }
+        Ok(())
     }
 
     /// Releases the frame's memory. Then adds the decoded results of the job, or the error in `ended`, to the results of the
@@ -216,7 +239,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::frame::{Outcome, Rect};
+    use crate::frame::Outcome;
     use crate::spec::load_model;
     use crate::{Scheduling, StageOptions};
 

@@ -13,12 +13,14 @@ use std::sync::{Mutex, PoisonError};
 use super::spec::{Head, Source};
 use super::{ModelSpec, Result, Task};
 use crate::runtime::{Error, ErrorKind};
-use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
+use crate::vision::decode::{Coordinates, Decoder, Finding, Output, Results, Survey};
 
 /// The runs whose outputs are examined completely, counted from 1.
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
 /// Number of runs that are examined in total.
 const MAX_RUNS: u32 = 200;
+/// The runs after which the check looks for another decoder, if no run has found anything.
+const SEARCHES: [u32; 7] = [3, 10, 30, 60, 100, 150, 200];
 /// The check ends early when this many boxes above the threshold were examined.
 const MAX_CANDIDATES: usize = 500;
 
@@ -26,7 +28,10 @@ const MAX_CANDIDATES: usize = 500;
 #[derive(Debug, Default)]
 pub(super) struct OutputCheck {
     is_over: AtomicBool,
+    /// Whether a warning about `max-boxes` was given.
+    has_been_cut: AtomicBool,
     state: Mutex<State>,
+    warnings: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +39,6 @@ struct State {
     n_runs: u32,
     /// Statistics of the examined outputs, one entry per head.
     surveys: Vec<Survey>,
-    warning: Option<String>,
     /// The error that every run returns if the outputs contradict a description that was deduced from ports.
     refused: Option<Error>,
 }
@@ -51,6 +55,14 @@ impl OutputCheck {
     ) -> Result<()> {
         let mut decode = |head: &Head, results: &mut Results| -> Result<()> {
             head.decode(outputs, spec.input_size, results)?;
+            if results.is_cut && !self.has_been_cut.swap(true, Ordering::Relaxed) {
+                self.warn(format!(
+                    "model `{}` found more than {} objects in an image, and only the best of them are reported. Set `max-boxes` in [output] of {}. This warning appears only once",
+                    spec.model_name,
+                    results.boxes.len(),
+                    place(spec)
+                ));
+            }
             take(head, results);
             Ok(())
         };
@@ -76,6 +88,19 @@ impl OutputCheck {
             let n_candidates: usize = state.surveys.iter().map(Survey::n_candidates).sum();
             let has_seen_enough = state.n_runs >= MAX_RUNS || (n_candidates >= MAX_CANDIDATES && state.n_runs > IN_WHOLE[1]);
             self.is_over.store(has_seen_enough, Ordering::Relaxed);
+            if n_candidates == 0
+                && SEARCHES.contains(&state.n_runs)
+                && let Some(other) = other_decoder(spec, outputs)
+            {
+                self.is_over.store(true, Ordering::Relaxed);
+                let decoder = &spec.heads[0].decoder_name;
+                self.warn(format!(
+                    "model `{}` found nothing in the first {} images with decoder `{decoder}`, but decoder `{other}` finds objects in its outputs. If the model is of that kind, set `decoder = \"{other}\"` in [output] of {}; `roiflow describe MODEL --decoder {other}` writes a description with its preprocessing. This warning appears only once",
+                    spec.model_name,
+                    state.n_runs,
+                    place(spec)
+                ));
+            }
             return Ok(());
         };
         let of_head = if spec.task == Task::Classification { format!(" of `{}`", head.name) } else { String::new() };
@@ -91,19 +116,36 @@ impl OutputCheck {
             state.refused = Some(refused.clone());
             return Err(refused);
         }
-        state.warning = Some(format!("{message}. This warning appears only once"));
+        self.warn(format!("{message}. This warning appears only once"));
         self.is_over.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// If the outputs contradict the description, returns a message about it. Returns the message only once.
+    /// Adds a message for [`OutputCheck::take_warning`].
+    pub(super) fn warn(&self, message: String) {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).insert(0, message);
+    }
+
+    /// Returns the oldest message, such as one about outputs that contradict the description. Returns each message only once.
     pub(super) fn take_warning(&self) -> Option<String> {
-        self.state().warning.take()
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the name of another decoder that accepts the model's outputs and finds plausible objects in these outputs.
+fn other_decoder<'a>(spec: &'a ModelSpec, outputs: &[Output<'_>]) -> Option<&'a str> {
+    let finds = |decoder: &dyn Decoder| {
+        let (mut results, mut survey) = (Results::default(), Survey::default());
+        survey.in_whole = true;
+        results.survey = Some(survey);
+        let decoded = decoder.decode(outputs, spec.input_size, &mut results);
+        decoded.is_ok() && !results.boxes.is_empty() && results.survey.is_some_and(|survey| survey.finding().is_none())
+    };
+    spec.other_decoders.iter().find(|(_, decoder)| finds(&**decoder)).map(|(name, _)| &**name)
 }
 
 /// Returns a text that says where the user can change a key of the description.
@@ -133,7 +175,7 @@ impl fmt::Display for Advice<'_> {
         };
         match finding {
             Finding::Parts { max } => {
-                write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so none is larger than about a pixel. ")?;
+                write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so they are not larger than about a pixel. ")?;
                 match other {
                     Some("normalized") => {
                         write!(
@@ -180,6 +222,14 @@ impl fmt::Display for Advice<'_> {
             Finding::Crowded { n, of } => write!(
                 f,
                 "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder matches: set `decoder`, or raise `threshold`, in [output] of {place}"
+            ),
+            Finding::Classes { n, of } => write!(
+                f,
+                "{n} of {of} class numbers are not whole numbers, so the rows are not final boxes. The model probably outputs rows of a grid, before NMS: set another `decoder` in [output] of {place}"
+            ),
+            Finding::Repeated { n, of } => write!(
+                f,
+                "{n} of {of} boxes nearly equal a better box of their class, so the model does not suppress overlapping boxes (NMS). Export the model without NMS, or with a fixed size (`dynamic=False`), and describe it with the decoder of its raw outputs; or set another `decoder` in [output] of {place}"
             ),
             _ => write!(
                 f,

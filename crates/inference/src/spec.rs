@@ -37,7 +37,7 @@ use super::{Engine, GalleryChoice, Scheduling, Sharing, Snapshot};
 use crate::frame::Size;
 use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Port, Result};
 use crate::tensor::Shape;
-use crate::vision::decode::Subject;
+use crate::vision::decode::{Decoder, Subject};
 use crate::vision::{Crop, Preprocess};
 
 pub(crate) use self::clip::MAX_CLIP_BYTES;
@@ -84,6 +84,8 @@ pub struct StageOptions {
     /// Maximum time that a frame waits for a full batch, if a batch size is set. Default:
     /// [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
     pub batch_timeout: Option<Duration>,
+    /// Width of the input, which replaces the width in `size` of the description. Default: the width of the description.
+    pub input_width: Option<usize>,
     /// Whether other stages may share the compiled model and its requests.
     pub sharing: Sharing,
     /// The engine: devices, decoders and compiled models. Default: the engine of the process.
@@ -132,6 +134,10 @@ pub struct ModelSpec {
     pub input_size: Size,
     /// Shape of the input with batch size 1.
     pub input_shape: Shape,
+    /// Number of images that each run computes: 1, unless the model has a fixed batch size.
+    pub n_images: usize,
+    /// Larger widths of the input, in ascending order. Wide regions run with the first width into which they fit.
+    pub widths: Vec<usize>,
     /// Labels of a detector, or of a classifier with one head.
     pub labels: Labels,
     /// The values that were assumed for missing keys, one sentence per key.
@@ -140,6 +146,8 @@ pub struct ModelSpec {
     pub source: Source,
     /// The section `[model]`: origin and license of the model.
     pub origin: WrittenModel,
+    /// Other decoders that accept the outputs of a detector, with their names and the same threshold.
+    pub(crate) other_decoders: Vec<(Arc<str>, Arc<dyn Decoder>)>,
 }
 
 /// Task of a model.
@@ -194,7 +202,8 @@ impl ModelSpec {
     }
 
     fn parse(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
-        let written = Written::of_text(&description.text).map_err(|error| config(with_hint(&error)))?;
+        let mut written = Written::of_text(&description.text).map_err(|error| config(with_hint(&error)))?;
+        written.input.set_width(options.input_width);
         if written.version != 1 {
             return Err(config(format!("expected `version = 1`, got {}", written.version)));
         }
@@ -216,13 +225,16 @@ impl ModelSpec {
             }
             Some(clip) => Some((clip, clip.clip_port(port)?)),
         };
+        let widths = written.input.widths(written.task == Task::Classification && clip.is_none(), &preprocess)?;
         let image_port = clip.as_ref().map_or(port, |(_, clip_port)| &clip_port.frame);
         let image_shape = written.input.image_shape(image_port, &preprocess)?;
-        if let Some(n_images @ 2..) = image_shape.first() {
+        let n_images = image_shape.first().copied().unwrap_or(1);
+        if n_images != 1 && (clip.is_some() || n_images == 0) {
             return Err(config(format!(
                 "the model's input {port} has a batch size of {n_images}: export the model with batch size 1 or a dynamic batch size"
             )));
         }
+        let image_shape = Shape::new(&[&[1], &image_shape[1..]].concat());
         let input_size = preprocess
             .input_size(&image_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
@@ -249,7 +261,25 @@ impl ModelSpec {
         }
         let (task, crop) = (written.task, written.input.crop(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
-        Ok(Self { name, model_name, task, heads, preprocess, crop, clip, input_size, input_shape, labels, assumed, source, origin })
+        let other_decoders = if task == Task::Detection { output::others(&heads, info, input_size) } else { Vec::new() };
+        Ok(Self {
+            name,
+            model_name,
+            task,
+            heads,
+            preprocess,
+            crop,
+            clip,
+            input_size,
+            input_shape,
+            n_images,
+            widths,
+            labels,
+            assumed,
+            source,
+            origin,
+            other_decoders,
+        })
     }
 
     /// Whether this is the name of a built-in description.
@@ -380,7 +410,11 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
         return Ok(model.clone());
     }
     // Ignore errors in the description. They are reported later, when the description is compared with the compiled model.
-    let described = Description::find(options, model.info()).ok().and_then(|found| Written::of_text(&found.text).ok());
+    let described =
+        Description::find(options, model.info()).ok().and_then(|found| Written::of_text(&found.text).ok()).map(|mut written| {
+            written.input.set_width(options.input_width);
+            written
+        });
     let sized = |written: Written| match &written.clip {
         None => written.input.sized(port),
         Some(clip) => clip.sized(port, &written.input),

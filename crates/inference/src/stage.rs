@@ -12,7 +12,7 @@ use super::instance::{Instance, Role, instance};
 use super::job::{Alignment, FrameRuns, Job, JobImage, JobInput};
 use super::model_inputs::ModelInputs;
 use super::spec::describe;
-use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task, Thresholds};
+use super::{ModelSpec, RunGuard, Scheduling, Sharing, StageOptions, StageResults, StageStats, Task, Thresholds};
 use crate::frame::{Classification, Detection, Frame, ObjectId, PixelFormat, Point, Size, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Port, Result};
 use crate::tensor::Tensor;
@@ -34,6 +34,8 @@ pub struct Stage {
     thresholds: Mutex<Thresholds>,
     /// Typical number of areas per frame, for a detector of tiles. 1 for other stages, also if their frames have several regions.
     n_areas: usize,
+    /// Stages of the same model with wider inputs, in ascending order, for regions that are too wide for this stage.
+    wider: Vec<Self>,
 }
 
 impl Stage {
@@ -92,8 +94,27 @@ impl Stage {
             return Err(Error::new(ErrorKind::Config, message));
         }
         let client = Client::new(spec, options.scheduling, instance.queue.device.clone());
+        let (n_images, max_items) = (client.spec.n_images, instance.queue.batch_limits.max_items);
+        if n_images > 1 && options.batch_size.is_none() {
+            let advice =
+                if max_items == 1 { format!("Set batch-size={n_images} to fill a run with several frames, or e") } else { "E".to_owned() };
+            client.check.warn(format!(
+                "model `{}` has a fixed batch size of {n_images}: each run computes {n_images} images and takes the time of all of them, also if {} in use. {advice}xport the model with batch size 1 or a dynamic batch size",
+                options.model.display(),
+                if max_items == 1 { "only one of them is" } else { "not all of them are" }
+            ));
+        }
         let thresholds = Mutex::new(options.thresholds());
-        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0), options: options.clone(), thresholds, n_areas: 1 })
+        let widths = if options.input_width.is_none() { client.spec.widths.clone() } else { Vec::new() };
+        let wider = widths.into_iter().filter(|width| *width > client.spec.input_size.width as usize).map(|width| {
+            let sharing = match &options.sharing {
+                Sharing::Named(name) => Sharing::Named(format!("{name}, width {width}")),
+                other => other.clone(),
+            };
+            Self::new(&StageOptions { input_width: Some(width), sharing, ..options.clone() }, role)
+        });
+        let wider = wider.collect::<Result<_>>()?;
+        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0), options: options.clone(), thresholds, n_areas: 1, wider })
     }
 
     /// Schedules `frame` for inference. Never blocks.
@@ -112,8 +133,26 @@ impl Stage {
         alone: bool,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
-        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
-        self.instance.queue.submit([Job::new(JobInput::whole(image), runs)], alone);
+        let stage = match &image {
+            JobImage::Frame(frame) => self.stage(self.fitting(frame.size().width as f32, frame.size().height as f32)),
+            JobImage::Values(..) => self,
+        };
+        let runs = FrameRuns::new(stage.client.clone(), frame_number, guard, 1, StageResults::default(), done);
+        stage.instance.queue.submit([Job::new(JobInput::whole(image), runs)], alone);
+    }
+
+    /// This stage (0), or one of [`Self::wider`].
+    fn stage(&self, idx: usize) -> &Self {
+        idx.checked_sub(1).map_or(self, |idx| &self.wider[idx])
+    }
+
+    /// Returns the index of the first stage whose input is wide enough for an image of this size; the widest stage if there is none.
+    fn fitting(&self, width: f32, height: f32) -> usize {
+        let fits = |stage: &Self| {
+            let input = stage.spec().input_size;
+            width * input.height as f32 <= height * input.width as f32
+        };
+        (0..self.wider.len()).find(|idx| fits(self.stage(*idx))).unwrap_or(self.wider.len())
     }
 
     /// Like [`Stage::submit`], for an input that the caller has preprocessed. `values` has the shape [`ModelSpec::input_shape`] and the element
@@ -158,11 +197,11 @@ impl Stage {
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let mut results = StageResults::default();
-        let mut inputs = Vec::new();
+        let mut inputs: Vec<Vec<JobInput>> = (0..=self.wider.len()).map(|_| Vec::new()).collect();
         for (region_idx, region) in regions.into_iter().enumerate() {
             let region = region.into();
             match self.input(&frame, region_idx, &region) {
-                Ok(Some(input)) => inputs.push(input),
+                Ok(Some((stage_idx, input))) => inputs[stage_idx].push(input),
                 Ok(None) => {
                     let message = format!("region {:?}: expected at least a part inside the frame of {}", region.rect, frame.size());
                     results.fail(Error::new(ErrorKind::Tensor, message), true);
@@ -172,7 +211,27 @@ impl Stage {
         }
         // Release this reference to the frame, so that only the regions hold the frame's memory.
         drop(frame);
-        self.submit_inputs(inputs, frame_number, guard, results, done);
+        let n_groups = inputs.iter().filter(|inputs| !inputs.is_empty()).count();
+        if n_groups <= 1 {
+            let idx = inputs.iter().position(|inputs| !inputs.is_empty()).unwrap_or(0);
+            return self.stage(idx).submit_inputs(inputs.swap_remove(idx), frame_number, guard, results, done);
+        }
+        let joined = Arc::new(Mutex::new((n_groups, results, Some(done))));
+        for (idx, inputs) in inputs.into_iter().enumerate().filter(|(_, inputs)| !inputs.is_empty()) {
+            let joined = joined.clone();
+            let join = move |found: StageResults| {
+                let (n_open, results, done) = &mut *joined.lock().unwrap_or_else(PoisonError::into_inner);
+                results.join(found);
+                *n_open -= 1;
+                // The caller runs `done` after the lock is released.
+                if *n_open == 0 { done.take().map(|done| (done, std::mem::take(results))) } else { None }
+            };
+            self.stage(idx).submit_inputs(inputs, frame_number, guard.clone(), StageResults::default(), move |found| {
+                if let Some((done, results)) = join(found) {
+                    done(results);
+                }
+            });
+        }
     }
 
     /// Schedules the jobs of one frame, whose results are added to `results`. Calls `done` immediately if there are no inputs.
@@ -192,22 +251,28 @@ impl Stage {
     }
 
     /// Returns the input of the job for a region: a part of the frame, or the whole frame with an alignment to the region's
-    /// keypoints or to its rotated box. `None` if no part of the region is inside the frame.
-    fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<Option<JobInput>> {
+    /// keypoints or to its rotated box. Also returns the index of the stage whose input is wide enough. `None` if no part of the region is
+    /// inside the frame.
+    fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<Option<(usize, JobInput)>> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
-        let aligned = crop.alignment(&region.keypoints, self.spec().input_size).map(Alignment::Keypoints);
+        let aligned = crop.alignment(&region.keypoints, self.spec().input_size).map(|similarity| (0, Alignment::Keypoints(similarity)));
         let turned = || {
             let rect = crop.rotated(region.rotated?);
-            RotatedPlacement::new(&rect, self.spec().preprocess.resize, self.spec().input_size).map(Alignment::Rotated)
+            let stage_idx = self.fitting(rect.width, rect.height);
+            let spec = self.stage(stage_idx).spec();
+            let placement = RotatedPlacement::new(&rect, spec.preprocess.resize, spec.input_size)?;
+            Some((stage_idx, Alignment::Rotated(placement)))
         };
-        if let Some(alignment) = aligned.or_else(turned) {
+        if let Some((stage_idx, alignment)) = aligned.or_else(turned) {
             let alignment = Some(alignment);
-            return Ok(Some(JobInput { image: JobImage::Frame(frame.clone()), corner: Point::default(), alignment, region: id }));
+            let input = JobInput { image: JobImage::Frame(frame.clone()), corner: Point::default(), alignment, region: id };
+            return Ok(Some((stage_idx, input)));
         }
         self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = crop.rect(region.rect, size) else { return Ok(None) };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };
-        Ok(Some(JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id }))
+        let input = JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id };
+        Ok(Some((self.fitting(rect.width as f32, rect.height as f32), input)))
     }
 
     /// Like [`Stage::submit_regions`], for a model whose input is a clip. Each clip is the ID of its region, and what
@@ -234,8 +299,8 @@ impl Stage {
     /// Writes a region, or the whole frame, into `target`: a tensor for one image, with batch size 1. Returns false if no part of the region
     /// is inside the frame.
     pub(super) fn preprocess_region(&self, frame: &Frame, region: Option<&Region>, target: &Tensor, scratch: &mut Scratch) -> Result<bool> {
-        let whole = || Ok(Some(JobInput::whole(JobImage::Frame(frame.clone()))));
-        let Some(JobInput { image, alignment, .. }) = region.map_or_else(whole, |region| self.input(frame, 0, region))? else {
+        let whole = || Ok(Some((0, JobInput::whole(JobImage::Frame(frame.clone())))));
+        let Some((_, JobInput { image, alignment, .. })) = region.map_or_else(whole, |region| self.input(frame, 0, region))? else {
             return Ok(false);
         };
         fill_item(&self.spec().preprocess, &image, alignment, &mut target.bytes_mut()?, 0, scratch)?;
@@ -292,6 +357,7 @@ impl Stage {
     /// # Errors
     /// Returns the error of a run if a run fails. The next call then measures again.
     pub fn warm_up(&self) -> Result<Duration> {
+        self.wider.iter().try_for_each(|stage| stage.warm_up().map(drop))?;
         let mut warmed_up = self.instance.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(took) = *warmed_up {
             return Ok(took);
@@ -326,18 +392,25 @@ impl Stage {
 
     /// Whether any stage of the model has completed a run successfully.
     pub fn has_run(&self) -> bool {
-        self.instance.queue.has_run.load(Ordering::Acquire)
+        self.stages().any(|stage| stage.instance.queue.has_run.load(Ordering::Acquire))
+    }
+
+    /// Returns this stage and the stages with wider inputs.
+    fn stages(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.wider)
     }
 
     /// Discards the waiting frames and regions of this stage: those whose run has not started. Each of them gets an error as
     /// result.
     pub fn discard_pending(&self) {
-        self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
+        self.stages().for_each(|stage| stage.instance.queue.discard_jobs(|job| job.is_of(&stage.client)));
     }
 
     /// Discards the waiting frames and regions of this stage whose guard was canceled. Each of them gets an error as result.
     pub fn discard_canceled(&self) {
-        self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
+        self.stages().for_each(|stage| {
+            stage.instance.queue.discard_jobs(|job| job.is_of(&stage.client) && job.runs.guard.cancel_reason().is_some());
+        });
     }
 
     /// Returns the order in which waiting frames run.
@@ -384,7 +457,7 @@ impl Stage {
     /// If the outputs contradict the model's description, returns a message about the contradiction. Returns the message only once. See the
     /// module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
-        self.client.check.take_warning()
+        self.stages().find_map(|stage| stage.client.check.take_warning())
     }
 
     /// Returns the number of regions that lacked the keypoints for alignment, and for which the upright box was used instead.
@@ -404,6 +477,7 @@ impl Stage {
         let changed = ModelSpec::load(&self.options.with_thresholds(thresholds), &self.instance.info)?;
         // Only the decoders have thresholds.
         self.client.change(ModelSpec { heads: changed.heads, ..self.client.spec.clone() });
+        self.wider.iter().try_for_each(|stage| stage.set_thresholds(thresholds))?;
         current.clone_from(thresholds);
         Ok(())
     }
@@ -420,7 +494,9 @@ impl Stage {
 
     /// Returns the counters and step times of the stage's runs.
     pub fn stats(&self) -> StageStats {
-        self.client.stats()
+        let mut stats = self.client.stats();
+        self.wider.iter().for_each(|stage| stats.add(&stage.client.stats()));
+        stats
     }
 }
 

@@ -25,6 +25,7 @@ impl Stage {
     ) {
         let size = frame.size();
         let areas = tiles.areas(size, self.spec().input_size, search_area);
+        let class_agnostic = self.spec().heads.iter().any(|head| head.decoder.is_class_agnostic());
         let mut results = StageResults::default();
         let mut inputs = Vec::with_capacity(areas.len());
         for (area_idx, area) in areas.iter().enumerate() {
@@ -40,18 +41,18 @@ impl Stage {
         }
         // Release this reference to the frame, so that only the areas hold the frame's memory.
         drop(frame);
-        self.submit_inputs(inputs, frame_number, guard, results, move |results| done(merged(results, &areas, size)));
+        self.submit_inputs(inputs, frame_number, guard, results, move |results| done(merged(results, &areas, size, class_agnostic)));
     }
 }
 
 /// Merges the results of the areas of a frame. In `results`, the parent ID of each detection is the index of its area.
-fn merged(results: StageResults, areas: &[PixelRect], size: Size) -> StageResults {
+fn merged(results: StageResults, areas: &[PixelRect], size: Size, class_agnostic: bool) -> StageResults {
     let StageResults { detections, mut classifications, of_regions, failed } = results;
     let in_tiles = detections.into_iter().map(|mut detection| {
         let area_idx = detection.parent.take().map_or(0, |ObjectId(area_idx)| area_idx as usize);
         TileDetection { area_idx, detection }
     });
-    let detections = merge(in_tiles.collect(), areas, size);
+    let detections = merge(in_tiles.collect(), areas, size, class_agnostic);
     classifications.extend(of_regions.into_iter().filter(|(ObjectId(area_idx), _)| *area_idx == 0).map(|(_, of_frame)| of_frame));
     StageResults { detections, classifications, of_regions: Vec::new(), failed }
 }

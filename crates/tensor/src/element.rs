@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// The type of one tensor element.
@@ -116,7 +117,20 @@ mod sealed {
         fn from_f64(value: f64) -> Self;
         fn to_i128(self) -> i128;
         fn from_i128(value: i128) -> Self;
+
+        /// Appends the values as `f32` to `numbers`.
+        fn append_f32(values: &[Self], numbers: &mut Vec<f32>)
+        where
+            Self: Copy,
+        {
+            numbers.extend(values.iter().map(|value| value.to_f64() as f32));
+        }
     }
+}
+
+/// Appends values to `numbers`, cast to `f32`: the nearest number, and 0 or 1 for `bool`. Values of 16-bit floats are exact.
+pub fn append_f32<T: Element>(values: &[T], numbers: &mut Vec<f32>) {
+    T::append_f32(values, numbers);
 }
 
 /// Casts a value like Rust's `as`. A cast from a float to an integer rounds toward zero, saturates, and turns NaN into 0. A cast between
@@ -168,7 +182,7 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    ($($rust:ty => $variant:ident, $from_f64:expr),+ $(,)?) => {$(
+    ($($rust:ty => $variant:ident, $from_f64:expr, $append_f32:expr);+ $(;)?) => {$(
         impl sealed::Sealed for $rust {
             const IS_FLOAT: bool = true;
 
@@ -187,6 +201,10 @@ macro_rules! floats {
             fn from_i128(value: i128) -> Self {
                 $from_f64(value as f64)
             }
+
+            fn append_f32(values: &[Self], numbers: &mut Vec<f32>) {
+                $append_f32(values, numbers)
+            }
         }
         // SAFETY: `ElementType::size` returns the size of this float type, and every bit pattern is a value of it.
         unsafe impl Element for $rust {
@@ -196,7 +214,22 @@ macro_rules! floats {
 }
 
 integers! { u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64 }
-floats! { f16 => F16, f16::from_f64, bf16 => Bf16, bf16::from_f64, f32 => F32, |value: f64| value as f32, f64 => F64, |value: f64| value }
+floats! {
+    f16 => F16, f16::from_f64, append_half;
+    bf16 => Bf16, bf16::from_f64, append_half;
+    f32 => F32, |value: f64| value as f32, |values: &[f32], numbers: &mut Vec<f32>| numbers.extend_from_slice(values);
+    f64 => F64, |value: f64| value, |values: &[f64], numbers: &mut Vec<f32>| numbers.extend(values.iter().map(|value| *value as f32));
+}
+
+/// Converts 16-bit floats with the instructions of the processor, if it has any for them.
+fn append_half<T>(values: &[T], numbers: &mut Vec<f32>)
+where
+    [T]: HalfFloatSliceExt,
+{
+    let n_before = numbers.len();
+    numbers.resize(n_before + values.len(), 0.0);
+    values.convert_to_f32_slice(&mut numbers[n_before..]);
+}
 
 impl sealed::Sealed for bool {
     const IS_FLOAT: bool = false;

@@ -34,7 +34,7 @@ pub mod tensor;
 pub mod values;
 
 pub use bytes::{Bytes, BytesMut, RowMut};
-pub use element::{Element, ElementType};
+pub use element::{Element, ElementType, append_f32};
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use layout::{Layout, MAX_RANK, Shape};

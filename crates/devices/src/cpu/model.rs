@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tract_onnx::pb;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::Op;
+use tract_onnx::tract_core::ops::cast::cast;
 use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
 use tract_onnx::tract_core::plan::SimplePlan;
 
@@ -326,11 +327,24 @@ impl Plans {
             let datum = datum_of(port.element).map_err(TractError::msg)?;
             model.set_input_fact(input_idx, InferenceFact::dt_shape(datum, &**shape))?;
         }
-        let mut model = model.into_typed()?.into_decluttered()?;
+        let mut model = model.into_typed()?;
+        convert_dimensions(&mut model)?;
+        let mut model = model.into_decluttered()?;
         // Change the weights at this point: the engine has folded constant products of weights, and has not packed the weights yet.
         flush_weights(&mut model)?;
         SimplePlan::new(model.into_optimized()?)
     }
+}
+
+/// Converts outputs that the engine computes as symbolic dimensions to integers of 64 bits. The engine does so after a cast to such integers.
+fn convert_dimensions(model: &mut TypedModel) -> TractResult<()> {
+    let mut outlets = model.output_outlets()?.to_vec();
+    for (output_idx, outlet) in outlets.iter_mut().enumerate() {
+        if model.outlet_fact(*outlet)?.datum_type == DatumType::TDim {
+            *outlet = model.wire_node(format!("output_{output_idx}_as_i64"), cast(DatumType::I64), &[*outlet])?[0];
+        }
+    }
+    model.select_output_outlets(&outlets)
 }
 
 impl DeviceModel for CpuModel {

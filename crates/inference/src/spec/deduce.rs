@@ -4,6 +4,7 @@
 //! Nothing is guessed. A missing value is assumed only if all models of the family use the same value, and it is reported as an assumption.
 //! Otherwise, the value is marked as missing, and the model cannot be used until the user writes a description.
 
+mod configuration;
 pub(super) mod evidence;
 mod family;
 mod model_info;
@@ -30,7 +31,7 @@ pub(super) struct Found {
     pub(super) open: Vec<String>,
 }
 
-/// Deduces the description of a model with these ports and metadata.
+/// Deduces the description of a model with these ports and metadata, and with these files next to it.
 ///
 /// # Errors
 /// Returns `Config` if the metadata name an unsupported kind of model, or contradict the ports or each other.
@@ -40,6 +41,9 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
         return Ok(Found { from: "the metadata of an Ultralytics export", draft, open: Vec::new() });
     }
     if let Some(found) = model_info::read(info)? {
+        return Ok(found);
+    }
+    if let Some(found) = configuration::read(model, info)? {
         return Ok(found);
     }
     if let Some(found) = tf_ssd::read(info, false) {
@@ -62,8 +66,10 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
-    if DecoderRegistry::built_in().subject(decoder) == Some(Subject::Attributes) {
-        found.draft.top.set("task", "classification");
+    match DecoderRegistry::built_in().subject(decoder) {
+        Some(Subject::Attributes) => found.draft.top.set("task", "classification"),
+        Some(Subject::Objects) => found.draft.top.set("task", "detection"),
+        Some(Subject::Anything) | None => {}
     }
     with_characters(found, info)
 }
@@ -112,6 +118,11 @@ fn size_of(port: &Port, layout: &str) -> Option<Size> {
     let extents = extents(port);
     let extent = |axis: usize| extents.get(axis).copied().flatten().and_then(|extent| u32::try_from(extent).ok());
     Some(Size::new(extent(width)?, extent(height)?))
+}
+
+/// Returns all decoders of detectors that accept the outputs of a model and use all of them, the most likely first.
+pub(super) fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
+    family::readers(info, size)
 }
 
 /// Whether the decoder accepts the model's outputs for an input of this size.

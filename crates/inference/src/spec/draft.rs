@@ -16,6 +16,8 @@ pub(super) enum Value {
     Whole(u64),
     Wholes(Vec<u64>),
     Texts(Vec<String>),
+    /// Lists of widths and heights.
+    Anchors(Vec<Vec<[f32; 2]>>),
 }
 
 impl From<&str> for Value {
@@ -194,6 +196,11 @@ fn written(value: &Value) -> String {
         Value::Numbers(numbers) => list(numbers.iter().map(|number| number_value(*number)).collect()),
         Value::Whole(number) => number.to_string(),
         Value::Wholes(numbers) => format!("[{}]", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
+        Value::Anchors(lists) => {
+            let size = |[width, height]: &[f32; 2]| list(vec![number_value(*width), number_value(*height)]);
+            let lists = lists.iter().map(|sizes| format!("[{}]", sizes.iter().map(size).collect::<Vec<_>>().join(", ")));
+            format!("[{}]", lists.collect::<Vec<_>>().join(", "))
+        }
         Value::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
     }
 }

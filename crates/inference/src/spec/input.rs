@@ -47,6 +47,10 @@ pub(super) struct WrittenInput {
     rotated: Option<bool>,
     /// Width and height of the input, for models with dynamic size.
     size: Option<[usize; 2]>,
+    /// Classifiers of models with a dynamic width: larger widths of the input. A region that is too wide for `size` runs with the first width into which it fits.
+    widths: Option<Vec<usize>>,
+    /// Classifiers: the name of an attribute whose label is an angle. The image is turned back by these degrees: 180 turns it upside down.
+    turned_by: Option<String>,
     /// For models with a quantized input: the input has `value / scale + zero-point`, where `value` is the result of `mean` and `scale`.
     quantization: Option<Quantization>,
 }
@@ -230,6 +234,35 @@ impl WrittenInput {
         Ok(())
     }
 
+    /// Replaces the width in `size`.
+    pub(super) fn set_width(&mut self, width: Option<usize>) {
+        if let (Some(width), Some([of_size, _])) = (width, &mut self.size) {
+            *of_size = width;
+        }
+    }
+
+    /// Returns the larger widths of the input. `is_classifier` is false for detectors and clips.
+    pub(super) fn widths(&self, is_classifier: bool, preprocess: &Preprocess) -> Result<Vec<usize>> {
+        const MAX_WIDTHS: usize = 8;
+        let Some(widths) = &self.widths else { return Ok(Vec::new()) };
+        let is_letterbox = matches!(preprocess.resize, Resize::Letterbox { .. });
+        let (Some([_, _]), true, true) = (self.size, is_classifier, is_letterbox) else {
+            return Err(config(
+                "[input] `widths`: expected a classifier of images with `size` and `resize = \"letterbox\"` or `\"letterbox-top-left\"`. Remove the key"
+                    .to_owned(),
+            ));
+        };
+        if widths.len() > MAX_WIDTHS
+            || !widths.is_sorted_by(|one, next| one < next)
+            || widths.iter().any(|width| !(1..=MAX_EXTENT).contains(width))
+        {
+            return Err(config(format!(
+                "[input] `widths`: expected at most {MAX_WIDTHS} widths in ascending order, 1 to {MAX_EXTENT} each, got {widths:?}"
+            )));
+        }
+        Ok(widths.clone())
+    }
+
     /// Returns the options that define how a region is derived from a detection.
     pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
         let keys = [
@@ -237,6 +270,7 @@ impl WrittenInput {
             ("square", self.square.is_some()),
             ("align", self.align.is_some()),
             ("rotated", self.rotated.is_some()),
+            ("turned-by", self.turned_by.is_some()),
         ];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
             return Err(config(format!("[input] `{key}`: expected a classifier, got a detector. Remove the key")));
@@ -275,7 +309,14 @@ impl WrittenInput {
                 )));
             }
         }
-        Ok(Crop { margin, square: self.square.unwrap_or_default(), align, rotated })
+        if let Some(attribute) = &self.turned_by
+            && (attribute.is_empty() || !align.is_empty() || self.antialias == Some(true))
+        {
+            return Err(config(format!(
+                "[input] `turned-by`: expected the name of an attribute, without `align` and `antialias`, got `{attribute}`"
+            )));
+        }
+        Ok(Crop { margin, square: self.square.unwrap_or_default(), align, rotated, turned_by: self.turned_by.as_deref().map(Into::into) })
     }
 
     /// Returns the input shape with dynamic width, height and channels replaced by the values of `size` and `color`. `None` if nothing

@@ -68,6 +68,7 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
     "person-vehicle-bike-detection-2004",
     "person-vehicle-bike-detection-crossroad-0078",
     "person-vehicle-bike-detection-crossroad-1016",
+    "pp-ocr-v2-cls",
     "pp-ocr-v4-det",
     "pp-ocr-v4-rec",
     "pp-ocr-v4-rec-plates",

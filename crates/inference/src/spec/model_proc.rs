@@ -42,6 +42,8 @@ struct Params {
     mean: Option<Vec<f32>>,
     std: Option<Vec<f32>>,
     padding: Option<Padding>,
+    /// Factor of the size in an input of format `image_info`. Only 1 is supported.
+    scale: Option<f32>,
 }
 
 #[derive(Deserialize, PartialEq)]
@@ -72,6 +74,16 @@ struct Output {
     threshold: Option<f32>,
     iou_threshold: Option<f32>,
     text_scale: Option<f32>,
+    /// Widths and heights, of all grids.
+    #[serde(default)]
+    anchors: Vec<f32>,
+    /// Indexes of the anchors of each grid.
+    #[serde(default, alias = "mask")]
+    masks: Vec<usize>,
+    #[serde(default)]
+    do_cls_softmax: bool,
+    #[serde(default)]
+    output_sigmoid_activation: bool,
 }
 
 #[derive(Deserialize, Clone)]
@@ -82,7 +94,7 @@ enum Labels {
 }
 
 /// The supported converters, in the order in which messages list them.
-const CONVERTERS: &str = "detection_output, boxes_labels, boxes, yolo_v5, yolo_v7, yolo_v8, yolo_v10, yolo_v11, yolo_v26, yolo_x, centerface, label, text, raw_data_copy";
+const CONVERTERS: &str = "detection_output, boxes_labels, boxes, mask_rcnn, yolo_v2, yolo_v3, yolo_v4, yolo_v5, yolo_v7, yolo_v8, yolo_v10, yolo_v11, yolo_v26, yolo_x, centerface, label, text, raw_data_copy";
 
 /// Converts a model-proc file to a draft of a description.
 ///
@@ -132,18 +144,23 @@ pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
 }
 
 fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()> {
-    let is_picture = |input: &&Input| input.format.as_deref().is_none_or(|format| format == "image");
-    if let Some(other) = inputs.iter().find(|input| !is_picture(input)) {
-        let format = other.format.as_deref().unwrap_or_default();
-        return Err(config(format!("`input_preproc` has an input of format `{format}`: expected images only")));
+    // The names and shapes of the other inputs show their values, see `model_inputs.rs`.
+    const OF_NUMBERS: [&str; 2] = ["image_info", "sequence_index"];
+    let format = |input: &Input| input.format.clone().unwrap_or_else(|| "image".to_owned());
+    if let Some(other) = inputs.iter().map(format).find(|format| format != "image" && !OF_NUMBERS.contains(&&**format)) {
+        return Err(config(format!("`input_preproc` has an input of format `{other}`: expected image, image_info or sequence_index")));
     }
+    let images: Vec<&Input> = inputs.iter().filter(|input| format(input) == "image").collect();
     let none = Params::default();
-    let params = match inputs {
+    let params = match images[..] {
         [] => &none,
         [input] => &input.params,
-        several => return Err(config(format!("`input_preproc`: expected one input, got {}", several.len()))),
+        ref several => return Err(config(format!("`input_preproc`: expected one image, got {}", several.len()))),
     };
     let wrong = |key: &str, expected: &str, got: &str| config(format!("`input_preproc` `{key}`: expected {expected}, got `{got}`"));
+    if let Some(scale) = inputs.iter().find_map(|input| input.params.scale.filter(|scale| *scale != 1.0)) {
+        return Err(wrong("scale", "1", &scale.to_string()));
+    }
     match params.color_space.as_deref() {
         None => section.assume("color", "bgr", "the default of DL Streamer"),
         Some("RGB") => section.set("color", "rgb"),
@@ -247,6 +264,35 @@ fn by_ports(info: &ModelInfo, draft: &mut Draft) {
 }
 
 impl Output {
+    /// Writes the anchors: one list for each grid, finest first. Without `masks`, there is one grid, and anchors are in cells.
+    fn set_anchors(&self, info: &ModelInfo, section: &mut Section) -> Result<()> {
+        let (sizes, rest) = self.anchors.as_chunks::<2>();
+        let wrong = |expected: &str| config(format!("`anchors`: expected {expected}, got {:?} and masks {:?}", self.anchors, self.masks));
+        if sizes.is_empty() || !rest.is_empty() {
+            return Err(wrong("a width and a height for each anchor"));
+        }
+        let mut lists: Vec<Vec<[f32; 2]>> = if self.masks.is_empty() {
+            // All published models of YOLOv2 have cells of 32 pixels.
+            vec![sizes.iter().map(|size| size.map(|cells| cells * 32.0)).collect()]
+        } else {
+            let n_grids = info.outputs.len().max(1);
+            if !self.masks.len().is_multiple_of(n_grids) || self.masks.iter().any(|mask| *mask >= sizes.len()) {
+                return Err(wrong("as many indexes of anchors in `masks` for each output of the model"));
+            }
+            self.masks.chunks(self.masks.len() / n_grids).map(|masks| masks.iter().map(|mask| sizes[*mask]).collect()).collect()
+        };
+        let area = |anchors: &[[f32; 2]]| anchors.iter().map(|[width, height]| width * height).sum::<f32>();
+        lists.sort_by(|one, other| area(one).total_cmp(&area(other)));
+        section.set("anchors", Value::Anchors(lists));
+        if self.do_cls_softmax {
+            section.set("softmax", true);
+        }
+        if !self.output_sigmoid_activation {
+            section.set("activated", true);
+        }
+        Ok(())
+    }
+
     /// Returns the name of the model output that this converter reads.
     fn tensor(&self, info: &ModelInfo) -> Result<Option<String>> {
         let name = match (&self.layer_name, &*self.layer_names) {
@@ -279,16 +325,23 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
         "yolo_v10" | "yolo_v26" => Some("yolov10"),
         "yolo_x" => Some("yolox"),
         "centerface" => Some("centerface"),
+        "yolo_v2" | "yolo_v3" | "yolo_v4" | "tensor_to_bbox_yolo_v2" | "tensor_to_bbox_yolo_v3" => Some("yolo-anchors"),
+        "mask_rcnn" => deduce::fitting(info, &["boxes-masks"]),
         _ => None,
     };
     let mut labels = output.labels.clone();
     if let Some(decoder) = decoder {
         section.set("decoder", decoder);
+        if decoder == "yolo-anchors" {
+            output.set_anchors(info, section)?;
+        } else if decoder == "boxes-masks" {
+            section.set("mask-area", "box");
+        }
         match output.threshold {
             Some(threshold) => section.set("threshold", threshold),
             None => section.assume("threshold", 0.5, "the default of gvadetect"),
         }
-        let is_listed = ["ssd", "boxes-labels", "yolov10"].contains(&decoder);
+        let is_listed = ["ssd", "boxes-labels", "boxes-masks", "yolov10"].contains(&decoder);
         if let Some(threshold) = output.iou_threshold.filter(|_| !is_listed) {
             section.set("iou-threshold", threshold);
         }
@@ -322,8 +375,11 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
                     labels = None;
                 }
             }
+            ("label" | "tensor_to_label", Some("index")) => section.set("decoder", "text-indexes"),
             ("label" | "tensor_to_label", Some(method)) => {
-                return Err(config(format!("converter `label`: expected the method max, softmax, multi or compound, got `{method}`")));
+                return Err(config(format!(
+                    "converter `label`: expected the method max, softmax, multi, compound or index, got `{method}`"
+                )));
             }
             ("text" | "tensor_to_text", _) => {
                 section.set("decoder", "regression");
@@ -333,6 +389,17 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
             ("raw_data_copy", _) => {
                 section.set("decoder", "custom");
                 labels = None;
+            }
+            ("mask_rcnn", _) => {
+                return Err(config(format!(
+                    "converter `mask_rcnn`: expected outputs [N, 5], [N] and [N, h, w], got {}. Write a description with a decoder that reads these outputs",
+                    info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                )));
+            }
+            (keypoints, _) if keypoints.contains("keypoints") => {
+                return Err(config(format!(
+                    "converter `{keypoints}` is not supported: write a description with a decoder of keypoints (`yolov8-pose`, `simcc`, `movenet`, `landmarks`), or use `decoder = \"custom\"` for raw outputs"
+                )));
             }
             _ => return Err(config(format!("converter `{converter}` is not supported for these outputs: expected one of {CONVERTERS}"))),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::deduce::evidence;
+use super::deduce::{self, evidence};
 use super::input::Quantization;
 use super::{Source, StageOptions, Task, config};
 use crate::frame::Size;
@@ -251,6 +251,13 @@ impl Context<'_> {
         for output_idx in &output_idxs {
             let read = output_idx.map_or(&outputs[..], |output_idx| &outputs[output_idx..=output_idx]);
             n_classes = check_open(&*decoder, read, self.input_size).map_err(|error| contradiction(&decoder_name, &error))?;
+            if labels.len() + 1 == n_classes as usize && !labels.is_empty() {
+                match decoder.background() {
+                    Some(background) => labels = with_background(&labels, background),
+                    None if registry.keys(&decoder_name).contains(&"background") => return Err(lacks_background(n_classes)),
+                    None => {}
+                }
+            }
             check_labels(&labels, n_classes)?;
         }
         let decoder = self.with_class_thresholds(decoder, &labels, n_classes)?;
@@ -333,7 +340,7 @@ impl Context<'_> {
         let outputs = outputs(self.info, &shapes, &roles);
         let fits = |name: &&str| {
             let decoder = registry.make_from_text(name, "").ok();
-            evidence::reads_all(name, &shapes) && decoder.is_some_and(|decoder| decoder.check(&outputs, self.input_size).is_ok())
+            evidence::reads_all(name, &outputs) && decoder.is_some_and(|decoder| decoder.check(&outputs, self.input_size).is_ok())
         };
         let names = || registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
         let fitting: Vec<&str> = names().filter(fits).collect();
@@ -352,6 +359,18 @@ impl Context<'_> {
         };
         Err(config(format!("[output] `decoder` is not given, and {message}")))
     }
+}
+
+/// Returns the decoders other than that of a detector that accept the model's outputs, with the same threshold. None if the outputs have
+/// roles or are quantized.
+pub(super) fn others(heads: &[Head], info: &ModelInfo, input: Size) -> Vec<(Arc<str>, Arc<dyn Decoder>)> {
+    let [head] = heads else { return Vec::new() };
+    if !(head.roles.is_empty() && head.quantized.is_empty()) {
+        return Vec::new();
+    }
+    let keys = head.decoder.threshold().map_or_else(String::new, |threshold| format!("threshold = {threshold}"));
+    let made = |name: &'static str| Some((Arc::from(name), Arc::from(DecoderRegistry::built_in().make_from_text(name, &keys).ok()?)));
+    deduce::readers(info, input).into_iter().filter(|name| *name != &*head.decoder_name).filter_map(made).collect()
 }
 
 /// Converts the key `tensors`, which maps roles to output names, to pairs of output index and role.
@@ -412,6 +431,21 @@ pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
         return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
     }
     Ok(())
+}
+
+/// Returns the labels with a label for the background class, which is never reported.
+fn with_background(labels: &Labels, background: u32) -> Labels {
+    let mut names = labels.names().to_vec();
+    names.insert((background as usize).min(names.len()), Arc::from("background"));
+    Labels::new(names)
+}
+
+/// Creates the error for a model with one class more than labels.
+fn lacks_background(n_classes: u32) -> Error {
+    let last = n_classes - 1;
+    config(format!(
+        "expected {n_classes} labels, one per class of the model, got {last}. If the model has a class for `no object` or the background, which needs no label, set its number in [output]: usually `background = {last}`, or 0. Models whose scores are independent, such as RF-DETR, then also need `activation = \"sigmoid\"`"
+    ))
 }
 
 fn output_named(info: &ModelInfo, name: &str) -> Result<usize> {

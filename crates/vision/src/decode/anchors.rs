@@ -24,6 +24,9 @@ struct AnchorKeys {
     /// Whether class scores are a distribution (softmax, YOLOv2) instead of independent (sigmoid). Default: false.
     #[serde(default)]
     softmax: bool,
+    /// Whether the model includes the sigmoid and softmax, as OpenVINO's operation RegionYolo does. Default: false.
+    #[serde(default)]
+    activated: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
@@ -40,13 +43,15 @@ const EXPECTED: &str = "`anchors`: expected 1 to 8 lists of the same length, of 
 /// Number of values before the class scores: center, size and objectness.
 const N_LEADING: usize = 5;
 
-/// Outputs `[1, anchors * (5 + classes), h, w]`, `[1, anchors, h, w, 5 + classes]` or `[1, h, w, anchors * (5 + classes)]`.
+/// Outputs `[1, anchors * (5 + classes), h, w]`, `[1, anchors, h, w, 5 + classes]` or `[1, h, w, anchors * (5 + classes)]`. With `activated`,
+/// also `[1, anchors * (5 + classes) * h * w]`.
 #[derive(Debug)]
 pub(super) struct YoloAnchors {
     anchors: Vec<Vec<[f32; 2]>>,
     formula: Formula,
     center_scale: f32,
     softmax: bool,
+    activated: bool,
 }
 
 /// One grid.
@@ -62,7 +67,7 @@ struct Grid {
 
 impl YoloAnchors {
     pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
-        let AnchorKeys { anchors, formula, center_scale, softmax } = section.keys()?;
+        let AnchorKeys { anchors, formula, center_scale, softmax, activated } = section.keys()?;
         // Do not report a missing key here: `check` reports it, after all keys of the decoder are recorded.
         let anchors = anchors.unwrap_or_default();
         let is_size = |size: &[f32; 2]| size.iter().all(|extent| *extent > 0.0 && *extent <= 1e6);
@@ -75,7 +80,7 @@ impl YoloAnchors {
         if !(1.0..=4.0).contains(&center_scale) {
             return Err(bad(format!("`center-scale`: expected 1 to 4, got {center_scale}")));
         }
-        Ok(Self { anchors, formula, center_scale, softmax })
+        Ok(Self { anchors, formula, center_scale, softmax, activated })
     }
 
     /// The grids, finest first.
@@ -97,6 +102,14 @@ impl YoloAnchors {
                 [_, rows, columns, n_channels] if is_grid(rows, columns) => {
                     let n_values = split(n_channels)?;
                     Some(Grid { output_idx, rows, columns, n_values, strides: [1, n_channels, n_values] })
+                }
+                // RegionYolo joins the axes of a grid of 32 pixels per cell.
+                [_, n] if self.activated && self.anchors.len() == 1 => {
+                    let (rows, columns) = (input.height as usize / 32, input.width as usize / 32);
+                    let plane = rows * columns;
+                    let n_channels = n.checked_div(plane).filter(|n_channels| n_channels * plane == n && is_grid(rows, columns))?;
+                    let n_values = split(n_channels)?;
+                    Some(Grid { output_idx, rows, columns, n_values, strides: [plane, 1, n_values * plane] })
                 }
                 [_, first, rows, columns, n_values] if first == n_anchors && is_grid(rows, columns) && n_values > N_LEADING => {
                     Some(Grid { output_idx, rows, columns, n_values, strides: [1, n_values, rows * columns * n_values] })
@@ -126,7 +139,14 @@ impl BoxScheme for YoloAnchors {
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         // The score is at most the objectness. So comparing the logit of the objectness rejects most cells without computing an
         // exponential.
-        let least = if score_min > 0.0 { (score_min / (1.0 - score_min)).ln() } else { f32::NEG_INFINITY };
+        let sigmoid = |value: f32| if self.activated { value } else { sigmoid(value) };
+        let least = if self.activated {
+            score_min
+        } else if score_min > 0.0 {
+            (score_min / (1.0 - score_min)).ln()
+        } else {
+            f32::NEG_INFINITY
+        };
         let mut row = 0;
         for (grid, anchors) in self.find(outputs, input)?.iter().zip(&self.anchors) {
             let data = outputs[grid.output_idx].data;
@@ -148,7 +168,7 @@ impl BoxScheme for YoloAnchors {
                             (class_id, best) = (class as u32, logit);
                         }
                     }
-                    let class_score = if self.softmax {
+                    let class_score = if self.softmax && !self.activated {
                         1.0 / (N_LEADING..grid.n_values).map(|value| (at(value) - best).exp()).sum::<f32>()
                     } else {
                         sigmoid(best)

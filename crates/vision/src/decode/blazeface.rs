@@ -1,11 +1,12 @@
 //! BlazeFace (Bazarevsky et al., 2019), and the detectors of palms and persons of MediaPipe. For each cell of a grid, the outputs have
-//! boxes and keypoints relative to the center of the cell, in pixels, and a score before sigmoid. MediaPipe averages overlapping boxes;
-//! here, the best box suppresses the others.
+//! boxes and keypoints relative to the center of the cell, in pixels, and a score before sigmoid. Overlapping boxes are averaged, as in
+//! MediaPipe.
 
 use super::activate::sigmoid;
 use super::grid::Grid;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, differs, unexpected};
 use crate::frame::{Point, Rect, Size};
+use crate::nms::NmsMethod;
 use crate::tensor::Result;
 
 /// A grid: its stride (side of a cell) in pixels, and the number of output rows per cell.
@@ -66,7 +67,7 @@ impl BoxScheme for BlazeFace {
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
-        BoxThresholds { score: 0.5, iou: 0.3, ..Default::default() }
+        BoxThresholds { score: 0.5, iou: 0.3, method: NmsMethod::Weighted, ..Default::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 
 use super::{Activation, Decoder, Output, Overlap, RawDetection, Results, ScoreRange, Section, activate};
-use crate::frame::{Rect, Size};
+use crate::frame::{Point, Rect, Size};
 use crate::nms::{self, NmsMethod, NmsOptions};
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -44,6 +44,33 @@ pub enum Coordinates {
     Normalized,
 }
 
+/// Meaning of the four values of a box.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum BoxFormat {
+    /// Left, top, right, bottom.
+    #[default]
+    Corners,
+    /// Top, left, bottom, right.
+    CornersYFirst,
+    /// Center (x, y), width, height.
+    Center,
+    /// Left, top, width, height.
+    CornerSize,
+}
+
+impl BoxFormat {
+    pub(super) fn rect(self, [first, second, third, fourth]: [f32; 4]) -> Rect {
+        match self {
+            Self::Corners => Rect::from_corners(first, second, third, fourth),
+            Self::CornersYFirst => Rect::from_corners(second, first, fourth, third),
+            Self::Center => Rect::from_center(first, second, third, fourth),
+            Self::CornerSize => Rect { x: first, y: second, width: third, height: fourth },
+        }
+    }
+}
+
 /// An output format of detectors with one box per row. [`BoxDecoder`] implements [`Decoder`] for it.
 pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// Checks the outputs like [`Decoder::check`].
@@ -66,6 +93,23 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Whether the candidates of these outputs overlap, for a scheme whose outputs determine it. Default: as [`BoxScheme::overlaps`], which
+    /// determines the keys of the description.
+    fn suppresses(&self, _outputs: &[Output<'_>]) -> bool {
+        self.overlaps()
+    }
+
+    /// Whether several boxes of a class may nearly equal each other although nothing is suppressed, as for queries of transformers. Default:
+    /// false.
+    fn may_repeat(&self) -> bool {
+        false
+    }
+
+    /// Returns the class for "no object", like [`Decoder::background`].
+    fn background(&self) -> Option<u32> {
+        None
+    }
+
     /// Whether [`BoxScheme::candidates`] appends every row of the outputs if `score_min` is negative infinity, as for grids and priors. The
     /// plausibility statistics (`survey`) then treat every row as a candidate. Default: as [`BoxScheme::overlaps`].
     fn appends_all_rows(&self) -> bool {
@@ -76,6 +120,11 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// are computed from cells or priors and so have a fixed unit.
     fn coordinates(&self) -> Option<Coordinates> {
         None
+    }
+
+    /// Whether boxes are fractions of the input if no box is larger than a pixel and the description does not set the unit. Default: false.
+    fn guesses_unit(&self) -> bool {
+        false
     }
 
     /// Returns the last activation of the model, which some exports lack; see [`BoxScheme::score_ranges`]. Default: `None`.
@@ -169,6 +218,7 @@ enum Nms {
     Hard,
     Linear,
     Gaussian,
+    Weighted,
 }
 
 /// Description key of decoders with a configurable box unit.
@@ -192,6 +242,8 @@ struct ActivationKeys {
 pub struct BoxDecoder<S> {
     scheme: S,
     thresholds: BoxThresholds,
+    /// Whether the description sets `max-boxes`.
+    is_limited: bool,
     /// Thresholds by class index, which replace the common threshold.
     class_scores: Vec<f32>,
     /// Unit of the boxes from the description, which overrides the unit of the scheme.
@@ -222,7 +274,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         if scheme.overlaps() {
             let keys: OverlapKeys = section.keys()?;
             thresholds.iou = fraction("iou-threshold", section.iou_threshold.or(keys.iou_threshold).unwrap_or(thresholds.iou))?;
-            thresholds.method = keys.method()?;
+            thresholds.method = keys.method(thresholds.method)?;
             thresholds.class_agnostic = keys.class_agnostic.unwrap_or(thresholds.class_agnostic);
         }
         let UnitKeys { coordinates } = if scheme.coordinates().is_some() { section.keys()? } else { UnitKeys::default() };
@@ -231,7 +283,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         if activation == Activation::Bytes {
             return Err(bad("`activation`: expected none, sigmoid or softmax for a detector, got bytes".to_owned()));
         }
-        Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
+        Ok(Self { scheme, thresholds, is_limited: max_boxes.is_some(), class_scores: Vec::new(), coordinates, activation })
     }
 
     /// Creates a decoder with [`BoxDecoder::new`], as the boxed trait object that the registry stores.
@@ -259,7 +311,8 @@ impl<S: BoxScheme> BoxDecoder<S> {
     fn find_candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         self.scheme.candidates(outputs, input, score_min, results)?;
         let (width, height) = (input.width as f32, input.height as f32);
-        let (x_scale, y_scale) = match (self.scheme.coordinates(), self.coordinates) {
+        let guessed = || (self.scheme.guesses_unit() && are_fractions(&results.boxes, input)).then_some(Coordinates::Normalized);
+        let (x_scale, y_scale) = match (self.scheme.coordinates(), self.coordinates.or_else(guessed)) {
             (Some(Coordinates::Pixels), Some(Coordinates::Normalized)) => (width, height),
             (Some(Coordinates::Normalized), Some(Coordinates::Pixels)) => (1.0 / width, 1.0 / height),
             _ => return Ok(()),
@@ -272,30 +325,59 @@ impl<S: BoxScheme> BoxDecoder<S> {
     }
 
     /// Drops invalid boxes and boxes below class thresholds, then applies NMS.
-    fn take_candidates(&self, input: Size, score_min: f32, overlap: Option<&Overlap>, boxes: &mut Vec<RawDetection>) {
+    fn take_candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, overlap: Option<&Overlap>, results: &mut Results) {
         let BoxThresholds { score, iou, max_boxes, method, class_agnostic } = self.thresholds;
         let is_wanted = |found: &RawDetection| found.score > self.class_scores.get(found.class_id as usize).copied().unwrap_or(score);
+        let mut boxes = std::mem::take(&mut results.boxes);
         // Invalid boxes are dropped before NMS and before boxes are counted, so that they displace no valid box.
         boxes.retain_mut(|found| {
             let is_good = is_wanted(found) && found.rect.is_proper() && touches(&found.rect, input);
             found.score = found.score.min(1.0);
             is_good
         });
-        let n_kept = if self.scheme.overlaps() {
-            let options = NmsOptions { method, iou, class_aware: !class_agnostic, max_boxes, score_min };
-            match overlap {
-                Some(overlap) => nms::suppress_by(boxes, &options, |one, other| overlap.of(one, other)),
-                None => nms::suppress(boxes, &options),
-            }
-        } else {
-            nms::take_best(boxes, max_boxes)
+        // One box more than allowed shows that boxes are dropped.
+        let options = NmsOptions { method, iou, class_aware: !class_agnostic, max_boxes: max_boxes + 1, score_min };
+        let n_kept = match (self.scheme.suppresses(outputs), overlap) {
+            (false, _) => nms::take_best(&mut boxes, options.max_boxes),
+            (true, _) if method == NmsMethod::Weighted => blend(&mut boxes, &options, results),
+            (true, Some(overlap)) => nms::suppress_by(&mut boxes, &options, |one, other| overlap.of(one, other)),
+            (true, None) => nms::suppress(&mut boxes, &options),
         };
-        boxes.truncate(n_kept);
-        if method != NmsMethod::Hard && !self.class_scores.is_empty() {
+        results.is_cut = n_kept > max_boxes && !self.is_limited;
+        boxes.truncate(n_kept.min(max_boxes));
+        if matches!(method, NmsMethod::Linear | NmsMethod::Gaussian { .. }) && !self.class_scores.is_empty() {
             // Soft-NMS has reduced scores, so compare them with the class thresholds again.
             boxes.retain(is_wanted);
         }
+        results.boxes = boxes;
     }
+}
+
+/// Applies NMS as MediaPipe does: each remaining box is the mean of the boxes that it suppresses and of itself, weighted by their scores, and
+/// its keypoints are the means of their keypoints. Returns the number of remaining boxes, which are first.
+fn blend(boxes: &mut [RawDetection], options: &NmsOptions, results: &mut Results) -> usize {
+    let mut means = Vec::new();
+    let n_kept = nms::suppress_into_groups(boxes, options, |best, members| {
+        let mut weight = 0.0;
+        let (mut corners, mut points) = ([0.0; 4], vec![Point::default(); results.keypoints(best).len()]);
+        for member in members {
+            let Rect { x, y, .. } = member.rect;
+            let of_member = [x, y, member.rect.x_max(), member.rect.y_max()];
+            corners.iter_mut().zip(of_member).for_each(|(sum, value)| *sum += value * member.score);
+            for (sum, point) in points.iter_mut().zip(results.keypoints(member)) {
+                (sum.x, sum.y) = (sum.x + point.x * member.score, sum.y + point.y * member.score);
+            }
+            weight += member.score;
+        }
+        let [x_min, y_min, x_max, y_max] = corners.map(|sum| sum / weight);
+        points.iter_mut().for_each(|point| *point = Point { x: point.x / weight, y: point.y / weight });
+        means.push((Rect::from_corners(x_min, y_min, x_max, y_max), points));
+    });
+    for (found, (rect, points)) in boxes.iter_mut().zip(means) {
+        found.rect = rect;
+        results.replace_keypoints(found, &points);
+    }
+    n_kept
 }
 
 /// Boxes are finite, have an area and touch the input. Invalid boxes are dropped; scores above 1 are set to 1. Boxes are in the order of
@@ -320,7 +402,13 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
             survey.add_candidates(&results.boxes, input);
         }
         let overlap = self.scheme.overlap(&outputs, results)?;
-        self.take_candidates(input, score_min, overlap.as_ref(), &mut results.boxes);
+        self.take_candidates(&outputs, input, score_min, overlap.as_ref(), results);
+        if let Some(survey) = &mut results.survey
+            && !self.scheme.suppresses(&outputs)
+            && !self.scheme.may_repeat()
+        {
+            survey.add_final(&results.boxes);
+        }
         self.scheme.add_attributes(&outputs, input, results)
     }
 
@@ -345,13 +433,21 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
         self.scheme.coordinates()
     }
 
+    fn is_class_agnostic(&self) -> bool {
+        self.thresholds.class_agnostic
+    }
+
+    fn background(&self) -> Option<u32> {
+        self.scheme.background()
+    }
+
     fn missing_activation(&self) -> Option<Activation> {
         self.scheme.missing_activation()
     }
 }
 
 impl OverlapKeys {
-    fn method(&self) -> Result<NmsMethod> {
+    fn method(&self, default: NmsMethod) -> Result<NmsMethod> {
         match (self.nms, self.nms_sigma) {
             (Some(Nms::Gaussian), sigma) => {
                 let sigma = sigma.unwrap_or(0.5);
@@ -362,7 +458,9 @@ impl OverlapKeys {
             }
             (_, Some(_)) => Err(bad("`nms-sigma` requires `nms = \"gaussian\"`".to_owned())),
             (Some(Nms::Linear), None) => Ok(NmsMethod::Linear),
-            (Some(Nms::Hard) | None, None) => Ok(NmsMethod::Hard),
+            (Some(Nms::Hard), None) => Ok(NmsMethod::Hard),
+            (Some(Nms::Weighted), None) => Ok(NmsMethod::Weighted),
+            (None, None) => Ok(default),
         }
     }
 }
@@ -375,6 +473,13 @@ pub(super) fn fraction(key: &str, value: f32) -> Result<f32> {
 /// Returns the error for an invalid value of a key.
 pub(super) fn bad(message: String) -> Error {
     Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Whether all boxes are about as small as a pixel, which boxes in pixels of an input of this size never are.
+fn are_fractions(boxes: &[RawDetection], input: Size) -> bool {
+    const MAX: f32 = 1.5;
+    let is_fraction = |rect: &Rect| rect.x >= -MAX && rect.y >= -MAX && rect.x_max() <= MAX && rect.y_max() <= MAX;
+    input.width.min(input.height) >= 16 && !boxes.is_empty() && boxes.iter().all(|found| is_fraction(&found.rect))
 }
 
 /// Whether a part of the box is inside the input.
@@ -469,7 +574,7 @@ mod tests {
             Case("scrfd", &[("y", &[1, 84, 15])], ["two rows per cell", "64x32"]),
             Case("retinaface", &[("a", &[1, 42, 4]), ("b", &[1, 42, 2])], ["[1, 84, 4]", "[1, 42, 4]"]),
             Case("centerface", &[("a", &[1, 1, 8, 8])], ["[1, 1, 8, 16]", "[1, 1, 8, 8]"]),
-            Case("multiclass-nms", &[("list", &[1, 300, 7])], ["class, score, corners", "[1, 300, 7]"]),
+            Case("final-boxes", &[("list", &[1, 300, 8])], ["one table", "[1, 300, 8]"]),
             Case("fastestdet", &[("y", &[1, 85, 3, 4])], ["[1, 5 + classes, h, w]", "[1, 85, 3, 4]"]),
             Case("ssd", &[], ["[1, 1, N, 7]", "no output"]),
         ] {

@@ -31,7 +31,8 @@ impl BoxesScores {
     fn find<P: Port>(&self, outputs: &[P]) -> Result<[usize; 2]> {
         let [rows, classes] = self.axes();
         let is_scores = |shape: &[usize]| shape.len() == 3 && shape[classes] > 0;
-        let is_boxes = |shape: &[usize]| shape.len() == 3 && !differs(shape[2], 4);
+        // The boxes of some ports of YOLOv4 have a further axis of extent 1.
+        let is_boxes = |shape: &[usize]| matches!(shape, [_, _, columns] | [_, _, 1, columns] if !differs(*columns, 4));
         let fits = |&[boxes, scores]: &[usize; 2]| {
             let (n_boxes, n_scores) = (outputs[boxes].shape()[1], outputs[scores].shape()[rows]);
             n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX
@@ -79,6 +80,10 @@ impl BoxScheme for BoxesScores {
                 .for_each(|(class_id, scores)| (0..).zip(scores).for_each(|(row_idx, score)| take(row_idx, class_id, *score))),
         }
         Ok(())
+    }
+
+    fn background(&self) -> Option<u32> {
+        self.background
     }
 
     fn missing_activation(&self) -> Option<Activation> {

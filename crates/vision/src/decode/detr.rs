@@ -1,9 +1,9 @@
-//! Detection transformers: DETR, RT-DETR, D-FINE, DEIM and RF-DETR. Each query gives a box; the models need no NMS.
+//! Detection transformers: DETR, RT-DETR, D-FINE, DEIM and RF-DETR. Each query gives a box; the models need no NMS. The lists of deployed
+//! models are in `final_boxes.rs`.
 //!
 //! | decoder | outputs |
 //! |---|---|
 //! | `detr` | boxes (center and size, fractions of the input) and a score for each class; optionally a map of mask logits for each query |
-//! | `detr-final` | boxes (corners), classes and scores, as the deployed models write them |
 //! | `rtdetr` | one table of center, size and class scores, as Ultralytics exports RT-DETR |
 
 use serde::Deserialize;
@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::boxes::bad;
 use super::masks::{Buffers, MapShape, Values};
 use super::{
-    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawAttribute, RawDetection, Results, ScoreRange, best_class, class_of,
-    differs, named, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawAttribute, RawDetection, Results, ScoreRange, best_class, differs,
+    named, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
@@ -54,6 +54,14 @@ impl BoxScheme for Detr {
         let Some(masks) = find(outputs)?.masks.map(|masks| &outputs[masks]) else { return Ok(()) };
         add_masks(masks, input, Values::Logits, results);
         Ok(())
+    }
+
+    fn background(&self) -> Option<u32> {
+        self.background
+    }
+
+    fn may_repeat(&self) -> bool {
+        true
     }
 
     fn missing_activation(&self) -> Option<Activation> {
@@ -135,54 +143,6 @@ fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     Ok(Found { boxes, scores, masks })
 }
 
-/// Outputs `[1, N, 4]`, `[1, N]` of classes, and `[1, N]` of scores.
-#[derive(Debug)]
-pub(super) struct DetrFinal;
-
-impl DetrFinal {
-    /// Indexes of boxes, classes and scores.
-    fn find<P: Port>(outputs: &[P]) -> Result<[usize; 3]> {
-        let boxes = only(outputs, |shape| shape.len() == 3 && !differs(shape[2], 4));
-        let found = boxes.and_then(|boxes| {
-            let n_rows = outputs[boxes].shape()[1];
-            let is_list = |shape: &[usize]| shape.len() == 2 && (shape[1] == n_rows || shape[1] == usize::MAX || n_rows == usize::MAX);
-            Some([boxes, named(outputs, "label", is_list)?, named(outputs, "score", is_list)?])
-        });
-        let expected = "outputs [1, N, 4], [1, N] named `labels` and [1, N] named `scores`, or `tensors = { label = ..., score = ... }`";
-        found.filter(|[_, labels, scores]| labels != scores).ok_or_else(|| unexpected("detr-final", expected, outputs))
-    }
-}
-
-impl BoxScheme for DetrFinal {
-    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        Self::find(outputs).map(|_| 0)
-    }
-
-    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        let [boxes, labels, scores] = Self::find(outputs)?.map(|port| outputs[port].data);
-        for (row_idx, (corners, (&label, &score))) in boxes.as_chunks().0.iter().zip(labels.iter().zip(scores)).enumerate() {
-            let &[x_min, y_min, x_max, y_max] = corners;
-            if let Some(class_id) = class_of(label).filter(|_| score > score_min) {
-                let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
-                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
-            }
-        }
-        Ok(())
-    }
-
-    fn coordinates(&self) -> Option<Coordinates> {
-        Some(Coordinates::Pixels)
-    }
-
-    fn overlaps(&self) -> bool {
-        false
-    }
-
-    fn roles(&self) -> &'static [&'static str] {
-        &["label", "score"]
-    }
-}
-
 /// Output `[1, N, 4 + classes]`.
 #[derive(Debug)]
 pub(super) struct RtDetr;
@@ -212,6 +172,10 @@ impl BoxScheme for RtDetr {
             }
         }
         Ok(())
+    }
+
+    fn may_repeat(&self) -> bool {
+        true
     }
 
     fn missing_activation(&self) -> Option<Activation> {

@@ -22,11 +22,12 @@ mod efficientdet;
 mod expectation;
 mod extra;
 mod fastestdet;
+mod final_boxes;
 mod gallery;
 mod grid;
+mod landmarks;
 mod maps;
 mod masks;
-mod multiclass_nms;
 mod nanodet;
 mod pose;
 mod registry;
@@ -117,6 +118,16 @@ pub trait Decoder: fmt::Debug + Send + Sync {
 
     /// Returns the default unit of boxes; `None` if a description cannot set the unit. Default: `None`.
     fn coordinates(&self) -> Option<Coordinates> {
+        None
+    }
+
+    /// Whether boxes of different classes suppress each other. Default: false.
+    fn is_class_agnostic(&self) -> bool {
+        false
+    }
+
+    /// Returns the index of the class for "no object" or for the background. This class needs no label. Default: `None`.
+    fn background(&self) -> Option<u32> {
         None
     }
 
@@ -252,9 +263,15 @@ fn boxes_and_scores<P: Port>(ports: &[P], is_boxes: impl Fn(&[usize]) -> bool, i
     by_shape().or_else(by_name).filter(|[boxes, scores]| boxes != scores)
 }
 
-/// Converts a class index, which lists of boxes contain as a float; `None` if the value is not a valid index.
+/// Converts a class index, which lists of boxes contain as a float; `None` if the value is not a valid index. Numbers of quantized models are
+/// rounded.
 fn class_of(value: f32) -> Option<u32> {
-    (0.0..65536.0).contains(&value).then_some(value as u32)
+    (-0.05..65535.5).contains(&value).then_some(value.round() as u32)
+}
+
+/// Whether a number is a whole number. Numbers of quantized models are a little off.
+fn is_whole(value: f32) -> bool {
+    (value - value.round()).abs() <= 0.05
 }
 
 /// Creates the error for a model that lacks the outputs that a decoder expects.

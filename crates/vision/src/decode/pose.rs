@@ -26,7 +26,7 @@ struct SkeletonKeys {
     edges: Option<Vec<[u32; 2]>>,
 }
 
-fn read_skeleton(section: &mut Section<'_>) -> Result<Arc<Skeleton>> {
+pub(super) fn read_skeleton(section: &mut Section<'_>) -> Result<Arc<Skeleton>> {
     let SkeletonKeys { keypoint_names, edges } = section.keys()?;
     skeleton(keypoint_names, edges).map(Arc::new)
 }

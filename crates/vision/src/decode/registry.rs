@@ -9,8 +9,8 @@ use super::yolov5::YoloV5;
 use super::yolov8::YoloV8;
 use super::yolov10::YoloV10;
 use super::{
-    BoxDecoder, Decoder, Section, anchors, blazeface, boxes_scores, centerface, classes, detr, efficientdet, expectation, fastestdet, maps,
-    multiclass_nms, nanodet, pose, retinaface, scrfd, ssd, text, tf_ssd, ultraface, vector, yolox, yunet,
+    BoxDecoder, Decoder, Section, anchors, blazeface, boxes_scores, centerface, classes, detr, efficientdet, expectation, fastestdet,
+    final_boxes, landmarks, maps, nanodet, pose, retinaface, scrfd, ssd, text, tf_ssd, ultraface, vector, yolox, yunet,
 };
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -32,7 +32,7 @@ type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
-const BUILT_IN: [(&str, Subject, MakeBuiltIn); 46] = [
+const BUILT_IN: [(&str, Subject, MakeBuiltIn); 48] = [
     ("yolov5", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::None), section)),
     ("yolov8", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::None), section)),
     ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::plain(section)?, section)),
@@ -50,8 +50,9 @@ const BUILT_IN: [(&str, Subject, MakeBuiltIn); 46] = [
     ("boxes-masks", Subject::Objects, |section| BoxDecoder::boxed(BoxesLabels { masks: Some(section.keys()?) }, section)),
     ("boxes-scores", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<boxes_scores::BoxesScores>()?, section)),
     ("detr", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<detr::Detr>()?, section)),
-    ("detr-final", Subject::Objects, |section| BoxDecoder::boxed(detr::DetrFinal, section)),
-    ("multiclass-nms", Subject::Objects, |section| BoxDecoder::boxed(multiclass_nms::MulticlassNms, section)),
+    ("final-boxes", Subject::Objects, |section| BoxDecoder::boxed(final_boxes::FinalBoxes::new(section)?, section)),
+    ("detr-final", Subject::Objects, |section| BoxDecoder::boxed(final_boxes::FinalBoxes::new(section)?, section)),
+    ("multiclass-nms", Subject::Objects, |section| BoxDecoder::boxed(final_boxes::FinalBoxes::of_paddle(section)?, section)),
     ("rtdetr", Subject::Objects, |section| BoxDecoder::boxed(detr::RtDetr, section)),
     ("tf-ssd", Subject::Objects, |section| BoxDecoder::boxed(tf_ssd::TfSsd, section)),
     ("efficientdet", Subject::Objects, |section| BoxDecoder::boxed(efficientdet::EfficientDet::new(section)?, section)),
@@ -76,6 +77,7 @@ const BUILT_IN: [(&str, Subject, MakeBuiltIn); 46] = [
     ("text-indexes", Subject::Attributes, |section| Ok(Box::new(text::TextIndexes::new(section)?))),
     ("simcc", Subject::Attributes, |section| Ok(Box::new(pose::SimCc::new(section)?))),
     ("movenet", Subject::Attributes, |section| Ok(Box::new(pose::MoveNet::new(section)?))),
+    ("landmarks", Subject::Attributes, |section| Ok(Box::new(landmarks::Landmarks::new(section)?))),
     ("class-map", Subject::Attributes, |section| Ok(Box::new(maps::ClassMap::new(section)?))),
     ("anomaly", Subject::Attributes, |section| Ok(Box::new(maps::Anomaly::new(section)?))),
     ("custom", Subject::Anything, |_| Ok(Box::new(vector::Raw))),

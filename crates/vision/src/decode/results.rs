@@ -42,6 +42,8 @@ pub struct Results {
     rotated_of_rows: Vec<(u32, RotatedRect)>,
     /// Statistics of the outputs. `None` if statistics are not enabled.
     pub survey: Option<Survey>,
+    /// Whether there were more boxes than the default of `max-boxes`. The boxes beyond it are dropped.
+    pub is_cut: bool,
     /// Memory for the numbers of quantized outputs, which the caller of a decoder converts. Reused for the next image.
     pub numbers: Vec<Vec<f32>>,
 }
@@ -54,6 +56,7 @@ impl Results {
         self.points.clear();
         self.points_of_rows.clear();
         self.rotated_of_rows.clear();
+        self.is_cut = false;
     }
 
     /// Stores the rotated box of a row, in input pixels.
@@ -76,6 +79,20 @@ impl Results {
         if let Some(survey) = &mut self.survey {
             survey.add_values(output, expected);
         }
+    }
+
+    /// Adds the class number of a row of a list to the statistics in `survey`, if they are enabled.
+    pub(super) fn look_at_class(&mut self, class: f32) {
+        if let Some(survey) = &mut self.survey {
+            survey.add_class(class);
+        }
+    }
+
+    /// Replaces the keypoints of a box by points that were computed from those of several boxes.
+    pub(super) fn replace_keypoints(&mut self, found: &RawDetection, points: &[Point]) {
+        let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return };
+        let (_, begin, end) = self.points_of_rows[place];
+        self.points[begin as usize..end as usize].iter_mut().zip(points).for_each(|(point, new)| *point = *new);
     }
 
     /// Adds the keypoints of the boxes of an output row. The points are in input pixels, in the order of the model, and may be

@@ -5,7 +5,7 @@
 //! (scores before the activation). A survey counts such values over several frames. The caller compares the counts with the description
 //! and suggests corrections.
 
-use super::{Output, RawDetection};
+use super::{Output, RawDetection, is_whole};
 use crate::frame::{Rect, Size};
 
 /// Tolerance of scores around 0..=1, for quantized models.
@@ -39,7 +39,17 @@ pub enum Finding {
     Beyond { max: f32 },
     /// More than half of all rows are above the threshold. Contains the number of these rows, and of all rows.
     Crowded { n: usize, of: usize },
+    /// Class numbers that are not whole. Contains the number of such rows, and of all rows.
+    Classes { n: usize, of: usize },
+    /// Final boxes that nearly equal a better box of their class. Contains the number of such boxes, and of all boxes.
+    Repeated { n: usize, of: usize },
 }
+
+/// Rows with a score above this fraction of the threshold are expected to have a positive size.
+const LIKELY: f32 = 0.1;
+/// A list of final boxes is not suppressed if at least this number of boxes overlap a better box of their class by more than this IoU.
+const MANY_REPEATED: usize = 8;
+const REPEATED_IOU: f32 = 0.9;
 
 /// Counts boxes with implausible coordinates.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,12 +61,18 @@ struct Tally {
     n_beyond: usize,
     /// The largest absolute coordinate.
     max: f32,
+    /// The largest absolute coordinate of the boxes in `n_parts`.
+    max_of_parts: f32,
 }
 
 impl Tally {
     fn add(&mut self, rect: Rect, input: Size) {
-        self.n_boxes += 1;
         let Rect { x, y, width, height } = rect;
+        // Unused rows have no size. They say nothing about the unit.
+        if width == 0.0 && height == 0.0 {
+            return;
+        }
+        self.n_boxes += 1;
         let corners = [x, y, x + width, y + height];
         if corners.iter().any(|value| !value.is_finite()) {
             self.n_not_finite += 1;
@@ -69,6 +85,7 @@ impl Tally {
         let is_large = width > MAX_INPUTS * input_width || height > MAX_INPUTS * input_height;
         if largest <= MAX_PART && input.width.min(input.height) >= MIN_INPUT && width < 1.5 && height < 1.5 {
             self.n_parts += 1;
+            self.max_of_parts = self.max_of_parts.max(largest);
         }
         if width < 0.0 || height < 0.0 {
             self.n_inverted += 1;
@@ -87,6 +104,9 @@ pub struct Survey {
     candidates: Tally,
     /// Number of consecutive outputs whose values are already probabilities.
     n_distributions: u32,
+    /// Number of class numbers in lists, and how many of them are not whole.
+    n_classes: usize,
+    n_fractional: usize,
     found: Option<Finding>,
 }
 
@@ -98,14 +118,16 @@ impl Survey {
     /// Adds the boxes of one frame with scores above the threshold.
     pub(super) fn add_candidates(&mut self, boxes: &[RawDetection], input: Size) {
         boxes.iter().for_each(|found| self.candidates.add(found.rect, input));
-        let Tally { n_boxes, n_not_finite, n_parts, n_inverted, n_beyond, max } = self.candidates;
+        let Tally { n_boxes, n_not_finite, n_parts, n_inverted, n_beyond, max, max_of_parts } = self.candidates;
         let is_mostly_inverted = n_boxes >= 8 && n_inverted * 4 >= n_boxes;
-        let finding = if n_boxes == 0 {
+        let finding = if self.n_classes >= MIN_ROWS && self.n_fractional * 2 > self.n_classes {
+            Some(Finding::Classes { n: self.n_fractional, of: self.n_classes })
+        } else if n_boxes == 0 {
             None
         } else if n_not_finite == n_boxes {
             Some(Finding::NotFinite)
         } else if n_parts == n_boxes {
-            Some(Finding::Parts { max })
+            Some(Finding::Parts { max: max_of_parts })
         } else if n_inverted == n_boxes || is_mostly_inverted {
             Some(Finding::Inverted { n: n_inverted, of: n_boxes })
         } else if n_not_finite + n_inverted + n_beyond == n_boxes {
@@ -116,13 +138,35 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
+    /// Adds the class number of a row of a list.
+    pub(super) fn add_class(&mut self, class: f32) {
+        self.n_classes += 1;
+        self.n_fractional += usize::from(!is_whole(class));
+    }
+
+    /// Adds the final boxes of one frame, best first, of a model that includes NMS.
+    pub(super) fn add_final(&mut self, boxes: &[RawDetection]) {
+        let is_repeated = |(idx, found): &(usize, &RawDetection)| {
+            let mut better = boxes[..*idx].iter().filter(|better| better.class_id == found.class_id);
+            better.any(|better| better.rect.iou(&found.rect) > REPEATED_IOU)
+        };
+        let n = boxes.iter().enumerate().filter(is_repeated).count();
+        if n >= MANY_REPEATED {
+            self.found = self.found.or(Some(Finding::Repeated { n, of: boxes.len() }));
+        }
+    }
+
     /// Adds all output rows of one frame. If `are_cells` is true, every row is a box, as in grids and priors. Otherwise, rows can be
     /// padding, as in lists of boxes.
     pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
         let mut tally = Tally::default();
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);
         for row in rows {
-            tally.add(row.rect, input);
+            // Rows without an object may have a negative size.
+            let is_inverted = row.rect.width < 0.0 || row.rect.height < 0.0;
+            if !is_inverted || row.score > threshold * LIKELY {
+                tally.add(row.rect, input);
+            }
             (min, max) = (min.min(row.score), max.max(row.score));
             n_above += usize::from(row.score > threshold);
         }
@@ -137,7 +181,7 @@ impl Survey {
         } else if !are_cells || tally.n_boxes < MIN_ROWS {
             None
         } else if tally.n_parts * 100 >= tally.n_boxes * 99 {
-            Some(Finding::Parts { max: tally.max })
+            Some(Finding::Parts { max: tally.max_of_parts })
         } else if tally.n_inverted * 20 >= tally.n_boxes {
             Some(Finding::Inverted { n: tally.n_inverted, of: tally.n_boxes })
         } else if tally.n_boxes >= MANY_ROWS && threshold > 0.01 && n_above as f32 > CROWDED * tally.n_boxes as f32 {
@@ -294,6 +338,62 @@ mod tests {
         // In these rows, class and score are swapped.
         let list: Vec<f32> = [3.0, 4.0, 20.0, 30.0, 17.0, 0.9].repeat(3);
         assert!(matches!(survey("yolov10", &one(&[1, 3, 6], &list)), Some(Finding::Scores { .. })));
+    }
+
+    #[test]
+    fn unused_rows_of_zeros_are_not_fractions() {
+        let mut rows = vec![0.0; 6 * 126];
+        rows[..6].copy_from_slice(&[30.0, 16.0, 20.0, 10.0, 0.9, 0.9]);
+        assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), None);
+        // The largest coordinate is that of the small boxes.
+        let mut rows = yolov5([0.5, 0.5, 0.3, 0.3], 1.0 / 64.0);
+        rows[0..4].copy_from_slice(&[30.0, 16.0, 20.0, 10.0]);
+        assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Parts { max }) if max < 1.5));
+    }
+
+    #[test]
+    fn rows_without_objects_may_have_negative_sizes() {
+        let mut rows = yolov5([30.0, 16.0, 20.0, 10.0], 1.0);
+        rows.chunks_mut(6).filter(|row| row[4] < 0.5).for_each(|row| row[2] = -row[2]);
+        assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), None);
+        rows.chunks_mut(6).filter(|row| row[4] < 0.5).for_each(|row| row[4] = 0.1);
+        assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Inverted { .. })));
+    }
+
+    #[test]
+    fn class_numbers_of_a_list_are_whole() {
+        // A row of a grid with one class: offsets, sizes, objectness, class score.
+        let rows: Vec<f32> = (0..126).flat_map(|n| [0.1, 0.2 * n as f32, 1.2, 1.2, 0.001, 0.9]).collect();
+        for name in ["yolov10", "multiclass-nms"] {
+            let mut rows = rows.clone();
+            if name == "multiclass-nms" {
+                rows.chunks_mut(6).for_each(|row| row.rotate_right(1));
+            }
+            assert_eq!(survey(name, &one(&[1, 126, 6], &rows)), Some(Finding::Classes { n: 126, of: 126 }), "{name}");
+        }
+        // Numbers of a half-precision or quantized model.
+        let rows: Vec<f32> = (0..126).flat_map(|n| [4.0, 2.0, 20.0, 30.0, 0.001, n as f32 * 1.0001]).collect();
+        assert_eq!(survey("yolov10", &one(&[1, 126, 6], &rows)), None);
+    }
+
+    #[test]
+    fn final_boxes_that_repeat_each_other_lack_suppression() {
+        let list = |n: usize, step: f32| {
+            let mut rows = vec![0.0; 6 * 300];
+            rows.chunks_mut(6).take(n).enumerate().for_each(|(idx, row)| {
+                row.copy_from_slice(&[1.0 + step * idx as f32, 2.0, 21.0 + step * idx as f32, 30.0, 0.9 - 0.01 * idx as f32, 1.0]);
+            });
+            survey("yolov10", &one(&[1, 300, 6], &rows))
+        };
+        assert_eq!(list(40, 0.02), Some(Finding::Repeated { n: 39, of: 40 }));
+        assert_eq!(list(8, 0.02), None, "a few repeated boxes");
+        assert_eq!(list(8, 5.0), None);
+        // Queries of a transformer may repeat each other.
+        let boxes = [0.5, 0.5, 0.25, 0.5].repeat(20);
+        let scores = [9.0, -9.0].repeat(20);
+        let outputs =
+            [Output { name: "boxes", shape: &[1, 20, 4], data: &boxes }, Output { name: "logits", shape: &[1, 20, 2], data: &scores }];
+        assert_eq!(survey("detr", &outputs), None);
     }
 
     #[test]

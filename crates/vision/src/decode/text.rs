@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::boxes::{bad, fraction};
+use super::maps::ClassesAxis;
 use super::survey::Expected;
 use super::text_format::{FormatKeys, TextFormats};
 use super::{
-    Activation, BoxScheme, BoxThresholds, Decoder, Output, Port, RawAttribute, RawDetection, Reads, Results, Section, best_class, one,
-    one_port, only, rotated, shape_text, unexpected,
+    Activation, BoxScheme, BoxThresholds, Decoder, Output, Port, RawAttribute, RawDetection, Reads, Results, Section, best_class,
+    no_output, one, one_port, only, rotated, shape_text, unexpected,
 };
 use crate::frame::{Outcome, Point, RotatedRect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
@@ -18,6 +19,7 @@ use crate::tensor::{Error, ErrorKind, Result};
 /// Description keys of recognizers.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 struct CtcKeys {
     /// Minimum confidence of the text, 0 to 1. Default: 0.
     threshold: Option<f32>,
@@ -26,6 +28,8 @@ struct CtcKeys {
     /// Position of the class for "no character". Default: first.
     #[serde(default)]
     blank: Blank,
+    /// Position of the class axis: last, `[1, steps, classes]`, or first, `[1, classes, steps]`. Default: the axis whose extent is that of the labels, else the last.
+    classes_axis: Option<ClassesAxis>,
     /// Formats of the text; the first that matches is used. Texts that match no format are not reported. Default: all texts are reported.
     #[serde(default)]
     formats: Vec<FormatKeys>,
@@ -43,43 +47,63 @@ enum Blank {
     Last,
 }
 
-/// Text recognition. Output `[1, T, classes]`: for each step, a score for each character and for "no character".
+/// Text recognition. For each step, the output has a score for each character and for "no character": `[1, steps, classes]`, or with other
+/// axes of extent 1, or with classes before steps.
 #[derive(Debug)]
 pub(super) struct Ctc {
     threshold: f32,
     activation: Activation,
     blank: Blank,
+    classes_axis: Option<ClassesAxis>,
     characters: Vec<Arc<str>>,
     formats: TextFormats,
 }
 
 impl Ctc {
     pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
-        let CtcKeys { threshold, activation, blank, formats, uppercase } = section.keys()?;
+        let CtcKeys { threshold, activation, blank, classes_axis, formats, uppercase } = section.keys()?;
         let activation = activation.unwrap_or_default();
         if !matches!(activation, Activation::None | Activation::Softmax) {
             return Err(bad(format!("`activation`: expected none or softmax, got {activation}")));
         }
         let threshold = fraction("threshold", section.threshold.or(threshold).unwrap_or(0.0))?;
         let formats = TextFormats::new(&formats, uppercase)?;
-        Ok(Self { threshold, activation, blank, characters: Vec::new(), formats })
+        Ok(Self { threshold, activation, blank, classes_axis, characters: Vec::new(), formats })
     }
 
-    fn check_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
-        let n_classes = if shape.len() == 3 { shape[2] } else { 0 };
-        if n_classes < 2 {
-            let message = format!("output `{name}`: expected [1, steps, characters + 1], got {}", shape_text(shape));
-            return Err(Error::new(ErrorKind::Shape, message));
-        }
+    /// Returns the number of classes, and whether the axis of the classes is before the axis of the steps.
+    fn classes(&self, name: &str, shape: &[usize]) -> Result<(usize, bool)> {
         let n_labels = self.characters.len();
-        if n_labels > 0 && n_classes != usize::MAX && n_classes != n_labels + 1 && n_classes != n_labels + 2 {
+        // The additional class is "no character"; a second one is the space.
+        let n_more = |n_classes: usize| n_classes.checked_sub(n_labels).filter(|n_more| n_labels > 0 && (1..=2).contains(n_more));
+        let has_labels = |n_classes: usize| n_more(n_classes).is_some();
+        let extents: Vec<usize> = shape.iter().copied().filter(|&extent| extent != 1).collect();
+        let axes = match (&extents[..], shape) {
+            (&[first, last], [_, _] | [_, _, _] | [_, _, _, _]) => Some((first, last)),
+            // A single step, or dynamic axes.
+            (_, &[first, last] | &[_, first, last]) => Some((first, last)),
+            _ => None,
+        };
+        let found = axes.map(|(first, last)| match self.classes_axis {
+            Some(ClassesAxis::First) => (first, true),
+            None if n_more(first).is_some_and(|of_first| n_more(last).is_none_or(|of_last| of_first < of_last)) => (first, true),
+            _ => (last, false),
+        });
+        let Some((n_classes, is_first)) = found.filter(|(n_classes, _)| *n_classes >= 2) else {
+            let message = format!(
+                "output `{name}`: expected [1, steps, characters + 1], or other axes of extent 1, or the classes before the steps, got {}",
+                shape_text(shape)
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        };
+        if n_labels > 0 && n_classes != usize::MAX && !has_labels(n_classes) {
             return Err(bad(format!(
                 "labels: expected {} characters, or {} if the last one is the space, got {n_labels}. The class for no character has no label",
                 n_classes - 1,
                 n_classes - 2
             )));
         }
-        Ok(())
+        Ok((n_classes, is_first))
     }
 }
 
@@ -87,20 +111,33 @@ impl Decoder for Ctc {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
         // The number of labels differs from the number of classes, so this decoder itself checks the number of labels.
-        self.check_shape(name, shape).map(|()| 0)
+        self.classes(name, shape).map(|_| 0)
     }
 
     /// The best class of each step. Equal classes in succession are one character. The confidence is the mean of the characters'
     /// probabilities. A text without characters is empty and has the confidence 0; it is reported if the threshold is 0.
     fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        let output = one(outputs)?;
-        self.check_shape(output.name, output.shape)?;
-        let n_classes = output.shape[2];
+        // The first axis may have the steps.
+        let output = *outputs.first().ok_or_else(no_output)?;
+        if !output.is_complete() {
+            return Err(output.incomplete());
+        }
+        let (n_classes, is_first) = self.classes(output.name, output.shape)?;
+        let n_steps = output.data.len() / n_classes;
+        let step = |step: usize, scores: &mut Vec<f32>| {
+            scores.clear();
+            match is_first {
+                true => scores.extend(output.data[step..].iter().step_by(n_steps)),
+                false => scores.extend_from_slice(&output.data[step * n_classes..][..n_classes]),
+            }
+        };
         results.look_at(&output, Expected::Numbers);
         let blank = if self.blank == Blank::First { 0 } else { n_classes as u32 - 1 };
         let (mut text, mut sum, mut n_characters, mut last) = (String::new(), 0.0, 0_usize, blank);
-        for scores in output.data.chunks_exact(n_classes) {
-            let (class, score) = best_class(scores);
+        let mut scores = Vec::with_capacity(n_classes);
+        for step_idx in 0..n_steps {
+            step(step_idx, &mut scores);
+            let (class, score) = best_class(&scores);
             if class != blank && class != last {
                 let probability = match self.activation {
                     Activation::Softmax => 1.0 / scores.iter().map(|other| (other - score).exp()).sum::<f32>(),
@@ -476,6 +513,41 @@ mod tests {
         assert_eq!(read(capital_pairs, &["a", "b"], &[a, b, none, b]), Ok(None));
         let message = read("", &["a"], &[none]).unwrap_err().to_string();
         assert!(message.contains("expected 3 characters, or 2 if the last one is the space, got 1"), "{message}");
+    }
+
+    /// PyTorch's CRNN has the steps first, LPRNet has the classes before the steps, and OpenCV's recognizers have no batch axis.
+    #[test]
+    fn steps_and_classes_may_be_in_any_order() {
+        let labels: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
+        let steps = [[0.1, 0.0, 0.9, 0.0], [0.9, 0.0, 0.0, 0.1], [0.9, 0.0, 0.0, 0.1], [0.0, 0.0, 0.1, 0.9], [0.0, 0.8, 0.0, 0.2]];
+        let by_step = steps.as_flattened().to_vec();
+        let by_class: Vec<f32> = (0..4).flat_map(|class| steps.map(|step| step[class])).collect();
+        let read = |keys: &str, labels: &[Arc<str>], shape: &[usize], data: &[f32]| {
+            let (mut decoder, mut results) = (decoder("ctc", keys), Results::default());
+            decoder.set_labels(labels);
+            decoder.decode(&[Output { name: "y", shape, data }], Size::default(), &mut results)?;
+            match results.attributes.pop().map(|of| of.outcome) {
+                Some(Outcome::Text { text, .. }) => Ok::<_, Error>(text.to_string()),
+                other => panic!("{other:?}"),
+            }
+        };
+        for shape in [&[1, 5, 4][..], &[5, 1, 4], &[5, 4], &[1, 1, 5, 4]] {
+            assert_eq!(read("blank = \"last\"", &labels, shape, &by_step).as_deref(), Ok("cab"), "{shape:?}");
+            assert_eq!(read("blank = \"last\"", &[], shape, &by_step).as_deref(), Ok("2 0 1"), "{shape:?}");
+        }
+        for shape in [&[1, 4, 5][..], &[4, 5], &[1, 4, 1, 5]] {
+            assert_eq!(read("blank = \"last\"", &labels, shape, &by_class).as_deref(), Ok("cab"), "{shape:?}");
+            assert_eq!(read("blank = \"last\"\nclasses-axis = \"first\"", &[], shape, &by_class).as_deref(), Ok("2 0 1"), "{shape:?}");
+        }
+        assert_eq!(read("", &labels, &[1, 1, 4], &steps[0]).as_deref(), Ok("b"), "one step");
+        for shape in [&[2, 5, 2][..], &[20], &[1, 2, 2, 5]] {
+            assert!(
+                read("", &labels, shape, &by_step).unwrap_err().to_string().contains("expected [1, steps, characters + 1]"),
+                "{shape:?}"
+            );
+        }
+        let any = usize::MAX;
+        decoder("ctc", "").check(&[("y", &[any, any, 6625])], Size::default()).unwrap();
     }
 
     #[test]

@@ -4,11 +4,12 @@
 
 use serde::Deserialize;
 
+use super::boxes::BoxFormat;
 use super::extra::Extra;
 use super::{
     Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, Section, class_of, only, unexpected,
 };
-use crate::frame::{Rect, Size};
+use crate::frame::Size;
 use crate::tensor::Result;
 
 /// Number of columns before the additional values: corners (or center and size), score, class.
@@ -26,18 +27,9 @@ pub(super) struct YoloV10 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 struct FormatKeys {
-    /// What the first four columns are: corners (left, top, right, bottom), or center (x, y, width, height). Default: corners.
+    /// What the first four columns are. Default: corners.
     #[serde(default)]
     box_format: BoxFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-enum BoxFormat {
-    #[default]
-    Corners,
-    Center,
 }
 
 impl YoloV10 {
@@ -89,11 +81,12 @@ impl BoxScheme for YoloV10 {
         let output = &outputs[self.find(outputs)?];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
             let &[first, second, third, fourth, score, class, ..] = row else { unreachable!("`find` checks the number of columns") };
+            results.look_at_class(class);
             if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
-                let rect = match (&self.extra, self.format) {
-                    (Extra::Angle, _) => self.extra.rect([first, second, third, fourth], || row[N_LEADING]),
-                    (_, BoxFormat::Center) => Rect::from_center(first, second, third, fourth),
-                    (_, BoxFormat::Corners) => Rect::from_corners(first, second, third, fourth),
+                let place = [first, second, third, fourth];
+                let rect = match &self.extra {
+                    Extra::Angle => self.extra.rect(place, || row[N_LEADING]),
+                    _ => self.format.rect(place),
                 };
                 results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }

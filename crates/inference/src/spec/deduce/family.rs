@@ -26,8 +26,10 @@ struct Family {
 }
 
 const FACE: &[&str] = &["face"];
+/// Border of models that are trained with images which OpenCV has resized. OpenCV rounds the pixels.
+const CV_PAD: f32 = 114.0;
 
-static FAMILIES: [Family; 26] = [
+static FAMILIES: [Family; 30] = [
     Family {
         decoder: "ultraface",
         name: "Ultra-Light-Fast-Generic-Face-Detector-1MB",
@@ -293,6 +295,39 @@ static FAMILIES: [Family; 26] = [
         is_certain: is_never,
     },
     Family {
+        decoder: "db-text",
+        name: "PP-OCR (DB)",
+        color: "bgr",
+        resize: "letterbox-top-left",
+        pad: 127.5,
+        mean: &[127.5],
+        scale: &[127.5],
+        labels: &["text"],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "multiclass-nms",
+        name: "PP-YOLOE",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolo-anchors",
+        name: "YOLOv3 and YOLOv4 of Darknet",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
         decoder: "rtdetr",
         name: "RT-DETR",
         color: "rgb",
@@ -302,6 +337,17 @@ static FAMILIES: [Family; 26] = [
         scale: &[255.0],
         labels: &[],
         is_certain: is_never,
+    },
+    Family {
+        decoder: "final-boxes",
+        name: "YOLO with EfficientNMS",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: |info, _| evidence::has_efficient_nms(&output::outputs(info, &output::shapes(info), &[])),
     },
     Family {
         decoder: "detr-final",
@@ -348,11 +394,19 @@ fn is_movenet(info: &ModelInfo, size: Size) -> bool {
     takes_integers && readers(info, size).contains(&"movenet-multi")
 }
 
-/// Returns all decoders of detectors that accept the outputs of this model and use all of them.
-fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
+/// Returns all decoders of detectors that accept the outputs of this model and use all of them. If the number of rows is that of a grid,
+/// decoders of other grids and of lists are left out.
+pub(super) fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
+    let outputs = output::outputs(info, &shapes, &[]);
     let names = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
-    names.filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
+    let reads = |name: &&str| evidence::reads_all(name, &outputs) || evidence::is_suggested(name, &outputs, size);
+    let readers: Vec<&'static str> = names.filter(|name| reads(name) && fits(name, info, size)).collect();
+    let agree = |name: &str| evidence::rows_agree(name, &shapes, size);
+    let (proven, others): (Vec<&str>, Vec<&str>) = readers.into_iter().partition(|name| agree(name) == Some(true));
+    let is_possible = |name: &&'static str| proven.is_empty() || (agree(name).is_none() && !evidence::reads_list(name));
+    let others: Vec<&'static str> = others.into_iter().filter(is_possible).collect();
+    proven.into_iter().chain(others).collect()
 }
 
 /// Deduces a description from ports. If the user names a decoder, adds the preprocessing of that decoder's model family.
@@ -393,6 +447,9 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
         if family.resize.starts_with("letterbox") {
             input.assume("pad", family.pad, &*why);
         }
+        if family.pad == CV_PAD {
+            input.assume("rounding", "u8", &*why);
+        }
         if !family.mean.is_empty() {
             input.assume("mean", Value::Numbers(family.mean.to_vec()), &*why);
         }
@@ -408,6 +465,15 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
             None => {
                 draft.output.assume("decoder", family.decoder, "the model's ports are those of this family; the first outputs are checked")
             }
+        }
+        if family.decoder == "yolo-anchors" {
+            open.push("the ports do not show the anchors: set `anchors` in [output] to those of the model".to_owned());
+            let example = vec![vec![[10.0, 14.0], [23.0, 27.0]], vec![[81.0, 82.0], [135.0, 169.0]]];
+            draft.output.leave(
+                "anchors",
+                Value::Anchors(example),
+                "Widths and heights in pixels: one list for each output, finest grid first.",
+            );
         }
         if !family.labels.is_empty() {
             draft.output.assume(

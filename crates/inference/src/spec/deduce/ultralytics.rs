@@ -122,6 +122,7 @@ impl Exported {
             }
         }
         input.assume("scale", Value::Numbers(vec![255.0]), why);
+        input.assume("rounding", "u8", why);
         if leaves_size_open(port, layout)
             && let Some([height, width]) = self.size
         {
