@@ -131,6 +131,7 @@ fn run_that_finds_nothing_names_the_decoder_of_the_outputs() {
         |decoder: &str| options(&scratch, &outputs, &format!("task = \"detection\"\n[output]\nthreshold = 0.5\ndecoder = \"{decoder}\""));
     let warning = warning_of(&described("yolov10"), 1).unwrap();
     assert!(warning.contains("84 of 84 class numbers are not whole numbers"), "{warning}");
+    assert!(warning.contains("Decoder `yolox` finds objects in these outputs"), "{warning}");
     assert_eq!(warning_of(&described("yolox"), 3), None);
     // As rows of `ultraface`, the second column is the score.
     rows.chunks_mut(6).for_each(|row| row[1] = 0.01);

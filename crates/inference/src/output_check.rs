@@ -116,7 +116,8 @@ impl OutputCheck {
             state.refused = Some(refused.clone());
             return Err(refused);
         }
-        self.warn(format!("{message}. This warning appears only once"));
+        let other = other_decoder(spec, outputs).map(|other| format!(". Decoder `{other}` finds objects in these outputs"));
+        self.warn(format!("{message}{}. This warning appears only once", other.unwrap_or_default()));
         self.is_over.store(true, Ordering::Relaxed);
         Ok(())
     }

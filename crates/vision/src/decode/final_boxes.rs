@@ -221,7 +221,7 @@ fn lists<P: Port>(outputs: &[P]) -> Option<Found> {
 
 /// Returns scores and classes: scores are from 0 to 1, classes are whole numbers. If both orders suit the values, the first list has the
 /// classes, as in the lists of torchvision.
-fn ordered<'a>([one, other]: [&'a [f32]; 2]) -> [&'a [f32]; 2] {
+fn ordered([one, other]: [&[f32]; 2]) -> [&[f32]; 2] {
     let n_plausible = |scores: &[f32], classes: &[f32]| {
         let is_plausible = |(score, class): (&f32, &f32)| is_score(*score) && class_of(*class).is_some() && is_whole(*class);
         scores.iter().zip(classes).filter(|row| is_plausible(*row)).count()
