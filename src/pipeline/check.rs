@@ -31,7 +31,10 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let pipeline = build::build(&plan).map_err(named)?;
     check_slots(&spec, &pipeline).map_err(named)?;
     let slots =
-        Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
+        Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() }, &|_| {
+            false
+        })?
+        .slots;
     for element in &plan.elements {
         // If a parameter of the element has no value yet, the element cannot be checked.
         if slots.iter().any(|slot| slot.element == element.name && missing.contains(&slot.parameter)) {
@@ -59,7 +62,7 @@ fn check_defaults(spec: &Spec) -> Result<()> {
 /// yet.
 fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     let structure = Structure { source: String::new(), json: String::new(), video: String::new() };
-    for slot in Graph::parse(&spec.file.pipeline.graph, &structure)?.slots {
+    for slot in Graph::parse(&spec.file.pipeline.graph, &structure, &|_| false)?.slots {
         let Some(element) = pipeline.by_name(&slot.element) else { continue };
         if element.find_property(&slot.property).is_none() {
             let factory = element.factory().map(|factory| factory.name().to_string()).unwrap_or_default();

@@ -30,6 +30,8 @@ pub struct Graph {
     pub places: Vec<&'static str>,
     /// The elements of the description, in order.
     pub elements: Vec<NamedElement>,
+    /// Number of elements that are left out. Names count them, so they do not depend on the values of parameters.
+    n_left_out: usize,
 }
 
 /// A property that is set from a parameter.
@@ -57,11 +59,12 @@ pub struct NamedElement {
 }
 
 impl Graph {
-    /// Tokenizes a line and replaces the structural placeholders by elements.
+    /// Tokenizes a line and replaces the structural placeholders by elements. Inference elements whose model is a parameter without a value,
+    /// for which `is_without` returns true, are left out.
     ///
     /// # Errors
     /// Returns an error if a placeholder is in a wrong place, or `{source}` is missing.
-    pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
+    pub fn parse(text: &str, structure: &Structure, is_without: &dyn Fn(&str) -> bool) -> Result<Self> {
         let mut graph = Self::default();
         let mut words: Vec<String> = Vec::new();
         let tokens = tokens(text)?;
@@ -83,7 +86,15 @@ impl Graph {
                         words.push(token.to_owned());
                     }
                 },
-                Group::Element(factory, properties) => graph.add_element(factory, &properties, &mut words)?,
+                Group::Element(factory, properties) => {
+                    let model = properties.iter().find_map(|property| placeholder(property.strip_prefix("model=")?));
+                    if ["roidetect", "roiclassify"].contains(&factory) && model.is_some_and(is_without) {
+                        words.push("identity silent=true".to_owned());
+                        graph.n_left_out += 1;
+                    } else {
+                        graph.add_element(factory, &properties, &mut words)?;
+                    }
+                }
             }
         }
         if !graph.places.contains(&"source") {
@@ -107,7 +118,7 @@ impl Graph {
         let written_name = properties.iter().find_map(|property| property.strip_prefix("name="));
         let name = match written_name {
             Some(name) => name.trim_matches('"').to_owned(),
-            None => format!("{factory}-{}", self.elements.len()),
+            None => format!("{factory}-{}", self.elements.len() + self.n_left_out),
         };
         words.push(factory.to_owned());
         if written_name.is_none() {
@@ -217,7 +228,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Graph> {
-        Graph::parse(text, &Structure { source: "SRC".into(), json: "JSON".into(), video: "SINK".into() })
+        Graph::parse(text, &Structure { source: "SRC".into(), json: "JSON".into(), video: "SINK".into() }, &|name| name == "none")
     }
 
     #[test]
@@ -236,6 +247,13 @@ mod tests {
         let expected = [("roidetect-0", "nireq", "2"), ("capsfilter-1", "caps", "\"video/x-raw, width=3\""), ("draw", "name", "draw")];
         assert_eq!(literals, expected);
         assert_eq!(graph.places, ["source", "video"]);
+    }
+
+    #[test]
+    fn element_without_its_optional_model_is_left_out() {
+        let graph = parse("{source} ! roiclassify model={none} device={device} ! roiclassify model={some} ! {video}").unwrap();
+        assert_eq!(graph.line, "SRC ! identity silent=true ! roiclassify name=roiclassify-1 ! SINK");
+        assert_eq!((graph.slots.len(), graph.elements.len()), (1, 1));
     }
 
     #[test]

@@ -198,7 +198,15 @@ impl Plan {
         outputs: Outputs,
         (structure, mut assignments): (Structure, Vec<Assignment>),
     ) -> Result<Self> {
-        let graph = Graph::parse(&spec.file.pipeline.graph, &structure)?;
+        // A model is optional if its parameter has the empty text as its default.
+        let is_without = |name: &str| {
+            let is_optional = |parameter: &Parameter| {
+                parameter.r#type == ParameterType::Path && parameter.default.as_ref().and_then(toml::Value::as_str) == Some("")
+            };
+            let value = set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
+            spec.file.parameters.get(name).is_some_and(is_optional) && value.is_none_or(String::is_empty)
+        };
+        let graph = Graph::parse(&spec.file.pipeline.graph, &structure, &is_without)?;
         outputs.check_places(&graph.places)?;
         let values = values(spec, set)?;
         for slot in graph.slots {
