@@ -29,7 +29,7 @@ pub(super) struct ClassCheck(AtomicBool);
 impl ClassCheck {
     /// Warns about labels that no object can have, on the first call only. `results` are the results of earlier elements.
     pub(super) fn check(&self, element: &glib::WeakRef<gst::Element>, classes: &ObjectClasses, results: &FrameResults) {
-        if self.0.swap(true, Ordering::Relaxed) || classes.names().is_empty() {
+        if self.0.swap(true, Ordering::Relaxed) || classes.is_all() {
             return;
         }
         let Some(element) = element.upgrade() else { return };
@@ -39,12 +39,12 @@ impl ClassCheck {
         if results.detections.iter().any(|detection| is_foreign(detection.label.as_deref())) {
             return;
         }
-        let names = classes.names();
+        let unknown = classes.list().unknown(given.iter().copied());
         // `object-class` may be written for several models, and then contains labels that no detector upstream has. So if at least one
         // label is known, warn only about an unknown label that is similar to a known label, because it is probably a typing error.
-        let has_known = names.iter().any(|class| given.contains(&class.as_str()));
-        let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
-            let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));
+        let has_known = given.iter().any(|label| classes.list().has(label));
+        let unknown = unknown.into_iter().filter_map(|class| {
+            let meant = stages::nearest(class, given.iter().copied()).filter(|label| !classes.list().has(label));
             match meant {
                 Some(label) => Some(format!("`{}` (did you mean `{}`?)", OneLine(class), OneLine(label))),
                 None => (!has_known).then(|| format!("`{}`", OneLine(class))),

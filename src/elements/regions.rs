@@ -1,6 +1,8 @@
 //! Selects the objects on which an inference element runs its model. Contains the properties for this selection, and the filter.
 //!
-//! This module uses no pads. From `crate::stages`, it uses only the error types.
+//! This module uses no pads. From `crate::stages`, it uses only lists of labels and the error types.
+
+use std::fmt;
 
 use gst::glib;
 use gst::prelude::*;
@@ -9,6 +11,7 @@ use gstreamer as gst;
 use super::format_type_name as format;
 use crate::frame::{Detection, FrameResults, PixelRect, Size};
 use crate::stages;
+use crate::stages::labels::LabelList;
 
 /// The region on which a model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, glib::Enum)]
@@ -39,7 +42,7 @@ impl InferenceRegion {
 
 /// Labels of the selected objects. An empty list selects all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ObjectClasses(Vec<String>);
+pub(super) struct ObjectClasses(LabelList);
 
 impl ObjectClasses {
     pub(super) fn property(blurb: &'static str) -> glib::ParamSpec {
@@ -48,23 +51,32 @@ impl ObjectClasses {
 
     /// Parses the property: labels separated by commas.
     pub(super) fn from_value(value: &glib::Value) -> Self {
-        let text = value.get::<Option<String>>().expect("a string property").unwrap_or_default();
-        Self(text.split(',').map(|class| class.trim().to_owned()).filter(|class| !class.is_empty()).collect())
+        Self(LabelList::parse(&value.get::<Option<String>>().expect("a string property").unwrap_or_default()))
     }
 
     pub(super) fn to_value(&self) -> glib::Value {
-        self.0.join(",").to_value()
+        self.to_string().to_value()
     }
 
     /// Returns the labels. An empty list selects all objects.
-    pub(super) fn names(&self) -> &[String] {
+    pub(super) fn list(&self) -> &LabelList {
         &self.0
+    }
+
+    /// Whether all objects are selected.
+    pub(super) fn is_all(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether the detection has one of the labels. True for every detection if the list is empty.
     pub(super) fn has(&self, detection: &Detection) -> bool {
-        let label = detection.label.as_deref().unwrap_or_default();
-        self.0.is_empty() || self.0.iter().any(|class| class == label)
+        self.is_all() || self.0.has(detection.label.as_deref().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for ObjectClasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

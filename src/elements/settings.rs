@@ -168,7 +168,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
 });
 
 /// Properties that may change while the element runs, because they concern only the decoding of outputs.
-pub(super) const THRESHOLDS: [&str; 3] = ["threshold", "iou-threshold", "class-thresholds"];
+pub(super) const THRESHOLDS: [&str; 5] = ["threshold", "iou-threshold", "class-thresholds", "keep-classes", "drop-classes"];
 
 /// The model properties that only detectors have.
 pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
@@ -190,6 +190,24 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
                 .build(),
             |settings| settings.options.class_thresholds.clone(),
             |settings, thresholds| settings.options.class_thresholds = given(thresholds),
+        )
+        .with(
+            glib::ParamSpecString::builder("keep-classes")
+                .nick("Classes to report")
+                .blurb("Report only objects with one of these labels, separated by commas; numbers of classes if the model has no labels; default: all")
+                .mutable_playing()
+                .build(),
+            |settings| settings.options.keep_classes.clone(),
+            |settings, classes| settings.options.keep_classes = given(classes),
+        )
+        .with(
+            glib::ParamSpecString::builder("drop-classes")
+                .nick("Classes to leave out")
+                .blurb("Report no objects with these labels, separated by commas; numbers of classes if the model has no labels")
+                .mutable_playing()
+                .build(),
+            |settings| settings.options.drop_classes.clone(),
+            |settings, classes| settings.options.drop_classes = given(classes),
         )
 });
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::{Error, Result, Spec};
+use crate::stages::labels::LabelList;
 use crate::stages::spec::described_labels;
 use crate::stages::{Quoted, StageOptions, did_you_mean};
 
@@ -50,7 +51,7 @@ impl Classifier {
 impl Models {
     /// Returns the description of this pipeline, and the values of its parameters.
     ///
-    /// The parameters are `device`, `model` and `model-description`; for each classifier, counted from 1, `classify-1` and
+    /// The parameters are `device`; with a detector `model`, `model-description`, `threshold`, `classes` and `drop-classes`; for each classifier, counted from 1, `classify-1` and
     /// `classify-1-description`.
     ///
     /// # Errors
@@ -81,7 +82,7 @@ impl Models {
             Ok(())
         };
         if let Some(model) = &self.detector {
-            add("roidetect", "model", model, "")?;
+            add("roidetect", "model", model, " threshold={threshold} keep-classes={classes} drop-classes={drop-classes}")?;
         }
         let mut labels_of = Vec::new();
         let region = if self.detector.is_some() { "" } else { " inference-region=full-frame" };
@@ -100,6 +101,11 @@ impl Models {
             }
             add("roiclassify", &name, &classifier.model, &format!(" object-class={{{name}-labels}}"))?;
             labels_of.push((format!("{name}-labels"), labels));
+        }
+        if self.detector.is_some() {
+            parameters += "[parameters.threshold]\ntype = \"number\"\ndefault = -1\nhelp = \"minimum confidence of reported objects\"\n\
+                 [parameters.classes]\ntype = \"string\"\ndefault = \"\"\nhelp = \"labels of the only objects that are reported\"\n\
+                 [parameters.drop-classes]\ntype = \"string\"\ndefault = \"\"\nhelp = \"labels of objects that are not reported\"\n";
         }
         for (name, labels) in labels_of {
             // Writing to a string cannot fail.
@@ -125,7 +131,8 @@ impl Models {
 pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
     let value =
         |name: &str| set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone()).filter(|value| !value.is_empty());
-    let classes: Vec<&String> = models.classifiers.iter().flat_map(|classifier| &classifier.object_classes).collect();
+    let classes = models.classifiers.iter().flat_map(|classifier| &*classifier.object_classes).map(String::as_str);
+    let classes = LabelList::parse(&classes.collect::<Vec<_>>().join(","));
     let Some(model) = value("model").filter(|_| !classes.is_empty()) else { return Ok(()) };
     let options = StageOptions {
         model: model.clone().into(),
@@ -135,7 +142,7 @@ pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
     };
     let Ok(labels) = described_labels(&options) else { return Ok(()) };
     let known: Vec<&str> = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(|label| &**label).collect();
-    match classes.into_iter().find(|class| !known.is_empty() && !known.contains(&class.as_str())) {
+    match classes.unknown(known.iter().copied()).into_iter().find(|_| !known.is_empty()) {
         None => Ok(()),
         Some(class) => {
             let near = did_you_mean(class, known.iter().copied());
@@ -173,7 +180,7 @@ mod tests {
             graph(&models),
             [
                 "{source}",
-                "! roidetect name=model model={model} description={model-description} device={device}",
+                "! roidetect name=model model={model} description={model-description} device={device} threshold={threshold} keep-classes={classes} drop-classes={drop-classes}",
                 "! roitrack name=track",
                 "! roiclassify name=classify-1 model={classify-1} description={classify-1-description} device={device}",
                 "! roiclassify name=classify-2 model={classify-2} description={classify-2-description} device={device} object-class={classify-2-labels}",

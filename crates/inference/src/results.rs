@@ -75,4 +75,12 @@ pub(super) fn add_results(
             Some(None) => {}
         }
     }
+    // Most decoders have left out these classes already. Others do not know them.
+    if let Some(classes) = &head.classes {
+        let mut idx = 0;
+        detections.retain(|detection| {
+            idx += 1;
+            idx <= n_before || classes.has(detection.label_id, detection.label.as_deref())
+        });
+    }
 }

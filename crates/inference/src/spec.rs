@@ -69,6 +69,10 @@ pub struct StageOptions {
     pub threshold: Option<f32>,
     /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
     pub class_thresholds: Option<String>,
+    /// Labels of the only classes of a detector that are reported, as text: `person,car`.
+    pub keep_classes: Option<String>,
+    /// Labels of the classes of a detector that are not reported, as text: `person,car`.
+    pub drop_classes: Option<String>,
     /// The IoU threshold, which replaces the IoU threshold of the description.
     pub iou_threshold: Option<f32>,
     /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. If an option is also
@@ -94,13 +98,17 @@ pub struct StageOptions {
     pub snapshot: Option<Snapshot>,
 }
 
-/// The thresholds of a stage, which can change while the stage runs. `None`: the value of the description.
+/// The thresholds of a stage and its reported classes, which can change while the stage runs. `None`: the value of the description.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Thresholds {
     /// Minimum confidence of results.
     pub threshold: Option<f32>,
     /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
     pub class_thresholds: Option<String>,
+    /// Labels of the only classes of a detector that are reported, as text.
+    pub keep_classes: Option<String>,
+    /// Labels of the classes of a detector that are not reported, as text.
+    pub drop_classes: Option<String>,
     /// IoU threshold of a detector.
     pub iou_threshold: Option<f32>,
 }
@@ -296,13 +304,19 @@ impl ModelSpec {
 impl StageOptions {
     /// Returns the thresholds.
     pub fn thresholds(&self) -> Thresholds {
-        Thresholds { threshold: self.threshold, class_thresholds: self.class_thresholds.clone(), iou_threshold: self.iou_threshold }
+        Thresholds {
+            threshold: self.threshold,
+            class_thresholds: self.class_thresholds.clone(),
+            keep_classes: self.keep_classes.clone(),
+            drop_classes: self.drop_classes.clone(),
+            iou_threshold: self.iou_threshold,
+        }
     }
 
     /// Returns these options with other thresholds.
     pub(super) fn with_thresholds(&self, thresholds: &Thresholds) -> Self {
-        let Thresholds { threshold, class_thresholds, iou_threshold } = thresholds.clone();
-        Self { threshold, class_thresholds, iou_threshold, ..self.clone() }
+        let Thresholds { threshold, class_thresholds, keep_classes, drop_classes, iou_threshold } = thresholds.clone();
+        Self { threshold, class_thresholds, keep_classes, drop_classes, iou_threshold, ..self.clone() }
     }
 
     /// Returns options with the same model and engine. All other options have their defaults.

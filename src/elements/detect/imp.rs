@@ -89,8 +89,15 @@ impl InferenceImpl for RoiDetect {
             let message = "combining properties failed: expected tiles with inference-region=full-frame, got inference-region=roi-list. Unset one of them";
             return Err(stages::Error::new(stages::ErrorKind::Config, message));
         }
+        if parents.is_none() && !settings.objects.classes().is_all() {
+            let classes = settings.objects.classes();
+            let message = format!(
+                "object-class={classes} selects the objects in which the model runs: expected inference-region=roi-list, got the whole frame. To report only these classes of the detector, set keep-classes={classes} instead"
+            );
+            return Err(stages::Error::new(stages::ErrorKind::Config, message));
+        }
         if parents.is_none() && !settings.objects.is_all() {
-            settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the object size limits");
+            settings.region.warn_of_unused(self.obj().upcast_ref(), "the object size limits");
         }
         let detector = match &tiles {
             Some(tiles) => Stage::detector_of_tiles(&options, tiles.n_areas())?,

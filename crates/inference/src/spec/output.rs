@@ -14,6 +14,7 @@ use crate::frame::Size;
 use crate::labels::Labels;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::tensor;
+use crate::thresholds::ReportedClasses;
 use crate::vision::decode::{Decoder, DecoderRegistry, Gallery, Nearest, Output, Reads, Results, Section, Subject};
 use crate::{GalleryChoice, UNKNOWN, did_you_mean, hint_of_unknown, read_gallery, thresholds};
 
@@ -38,6 +39,8 @@ pub struct Head {
     pub roles: Vec<(usize, Arc<str>)>,
     /// Labels of the classes.
     pub labels: Labels,
+    /// Classes that are reported; `None`: all classes.
+    pub(crate) classes: Option<Arc<ReportedClasses>>,
     /// Index of each quantized output that the decoder reads, and how its integers represent numbers.
     quantized: Vec<(usize, Quantization)>,
 }
@@ -260,7 +263,14 @@ impl Context<'_> {
             }
             check_labels(&labels, n_classes)?;
         }
-        let decoder = self.with_class_thresholds(decoder, &labels, n_classes)?;
+        let options = self.options;
+        let classes = match self.task {
+            Task::Detection => {
+                ReportedClasses::read(options.keep_classes.as_deref(), options.drop_classes.as_deref(), &labels, n_classes)?.map(Arc::new)
+            }
+            Task::Classification => None,
+        };
+        let decoder = self.with_class_thresholds(decoder, &labels, n_classes, classes.as_deref())?;
         let quantized = |(name, quantization): (&String, &Quantization)| -> Result<(usize, Quantization)> {
             Ok((output_named(info, name)?, quantization.checked(&format!("[output] `quantization` of `{name}`"))?))
         };
@@ -274,6 +284,7 @@ impl Context<'_> {
             output_idx,
             roles: roles.clone(),
             labels: labels.clone(),
+            classes: classes.clone(),
             quantized: quantized.iter().filter(|output| is_read(output_idx, output)).copied().collect(),
         };
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
@@ -311,10 +322,24 @@ impl Context<'_> {
         Ok(Some((gallery?, threshold)))
     }
 
-    /// Applies the class thresholds that the user has set, if the decoder supports class thresholds.
-    fn with_class_thresholds(&self, mut decoder: Box<dyn Decoder>, labels: &Labels, n_classes: u32) -> Result<Arc<dyn Decoder>> {
-        if let (Some(text), Some(threshold), Task::Detection) = (&self.options.class_thresholds, decoder.threshold(), self.task) {
-            decoder.set_class_thresholds(thresholds::by_class(text, labels, n_classes, threshold)?);
+    /// Applies the class thresholds that the user has set, and leaves out the classes that are not reported, if the decoder supports class
+    /// thresholds.
+    fn with_class_thresholds(
+        &self,
+        mut decoder: Box<dyn Decoder>,
+        labels: &Labels,
+        n_classes: u32,
+        classes: Option<&ReportedClasses>,
+    ) -> Result<Arc<dyn Decoder>> {
+        if let (Some(threshold), Task::Detection) = (decoder.threshold(), self.task) {
+            let text = self.options.class_thresholds.as_deref().unwrap_or_default();
+            let mut by_class = thresholds::by_class(text, labels, n_classes, threshold)?;
+            if let Some(classes) = classes {
+                classes.raise(&mut by_class, labels, n_classes, threshold);
+            }
+            if !by_class.is_empty() {
+                decoder.set_class_thresholds(by_class);
+            }
         }
         Ok(decoder.into())
     }
