@@ -9,6 +9,7 @@ use roiflow_images::file::{self, IMAGE_EXTENSIONS, has_image_extension};
 
 use super::credentials::Credentials;
 use super::logins::Logins;
+use super::numbered::natural_order;
 use super::uri::Uri;
 use super::{Error, Result, numbered};
 use crate::redaction::{self, Secrets};
@@ -191,11 +192,11 @@ fn is_listed(path: &Path) -> bool {
     !is_hidden && fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file())
 }
 
-/// Returns the images in a folder, sorted.
+/// Returns the images in a folder, in natural order.
 fn in_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
     let mut images: Vec<PathBuf> = paths.into_iter().filter(|path| has_image_extension(path) && is_listed(path)).collect();
-    images.sort();
+    images.sort_by(|one, other| natural_order(one, other));
     Ok(images)
 }
 
@@ -205,7 +206,7 @@ fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains(WILDCARDS))
 }
 
-/// Returns the images that match a pattern, sorted. An existing name is taken literally, even if it contains wildcards.
+/// Returns the images that match a pattern, in natural order. An existing name is taken literally, even if it contains wildcards.
 ///
 /// `*`, `?` and `[...]` match characters of one name, and `**` matches any number of folders. A hidden name matches only if that part
 /// of the pattern begins with a dot.
@@ -234,7 +235,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
         found = found.into_iter().flat_map(matching).collect();
     }
     found.retain(|path| is_image_file(path));
-    found.sort();
+    found.sort_by(|one, other| natural_order(one, other));
     found.dedup();
     Ok(found)
 }

@@ -1,5 +1,6 @@
-//! Finds images by a pattern with a number in their name, such as `frames/%05d.jpg`, as C's `printf` writes it.
+//! Finds images by a pattern with a number in their name, such as `frames/%05d.jpg`, as C's `printf` writes it. Sorts names with numbers.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 /// A file name with one number.
@@ -22,6 +23,42 @@ pub(super) fn matching(path: &Path) -> Option<Vec<PathBuf>> {
         entries.filter_map(|entry| Some((number(&entry.file_name())?, path.with_file_name(entry.file_name())))).collect();
     files.sort();
     Some(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Compares two paths as people sort them: numbers in names by their value, so `2.jpg` comes before `10.jpg`, everything else byte by byte.
+pub(super) fn natural_order(one: &Path, other: &Path) -> Ordering {
+    let names = |path: &Path| path.components().map(|name| name.as_os_str().as_encoded_bytes().to_vec()).collect::<Vec<_>>();
+    let (one_names, other_names) = (names(one), names(other));
+    let differing = one_names.iter().zip(&other_names).map(|(one, other)| natural_order_of_names(one, other));
+    let order = differing.fold(Ordering::Equal, Ordering::then).then(one_names.len().cmp(&other_names.len()));
+    // `1.jpg` and `01.jpg` have the same number.
+    order.then_with(|| one.cmp(other))
+}
+
+fn natural_order_of_names(mut one: &[u8], mut other: &[u8]) -> Ordering {
+    while let ([first, rest @ ..], [other_first, other_rest @ ..]) = (one, other) {
+        if first.is_ascii_digit() && other_first.is_ascii_digit() {
+            let (number, behind) = split_number(one);
+            let (other_number, other_behind) = split_number(other);
+            match number.len().cmp(&other_number.len()).then(number.cmp(other_number)) {
+                Ordering::Equal => (one, other) = (behind, other_behind),
+                order => return order,
+            }
+        } else if first == other_first {
+            (one, other) = (rest, other_rest);
+        } else {
+            return first.cmp(other_first);
+        }
+    }
+    one.len().cmp(&other.len())
+}
+
+/// Splits digits from the begin of a name. Returns them without zeros in front.
+fn split_number(name: &[u8]) -> (&[u8], &[u8]) {
+    let n_digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, behind) = name.split_at(n_digits);
+    let n_zeros = digits.iter().take_while(|byte| **byte == b'0').count();
+    (&digits[n_zeros..], behind)
 }
 
 impl Pattern {
@@ -62,6 +99,34 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_in_names_are_sorted_by_value() {
+        let sorted = [
+            "0.jpg",
+            "01.jpg",
+            "1.jpg",
+            "2.jpg",
+            "010.jpg",
+            "99999999999999999999998.jpg",
+            "99999999999999999999999.jpg",
+            "a/2/x1.jpg",
+            "a/2/x1b.jpg",
+            "a/2/x10.jpg",
+            "a/10/x1.jpg",
+            "a.jpg",
+            "a1b2.jpg",
+            "a1b10.jpg",
+            "b",
+        ];
+        let mut shuffled = sorted;
+        shuffled.sort_unstable();
+        assert_ne!(shuffled, sorted);
+        let order = |one: &&str, other: &&str| natural_order(Path::new(one), Path::new(other));
+        shuffled.sort_by(order);
+        assert_eq!(shuffled, sorted);
+        assert!(sorted.iter().all(|name| order(name, name) == Ordering::Equal));
+    }
 
     #[test]
     fn names_with_one_number_are_patterns() {
