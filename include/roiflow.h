@@ -1,5 +1,5 @@
 /*
- * roiflow.h - reads the results of roiflow's GStreamer elements from a buffer.
+ * roiflow.h - reads and changes the results of roiflow's GStreamer elements on a buffer.
  *
 
  * The functions are in the plugin, libgstroiflow. Its pkg-config name is `roiflow`:
@@ -12,8 +12,8 @@
  * ABI: while ROIFLOW_ABI_VERSION stays the same, functions are only added, and structs keep their layout. A program must compare it with
  * roiflow_abi_version() before it calls any other function.
  *
- * Threads: results are immutable, so several threads may use the same results at once. While results are read from a buffer, no other
- * thread may change the buffer or its metas.
+ * Threads: results are immutable, so several threads may use the same results at once. While results are read from a buffer or changed, no
+ * other thread may change the buffer or its metas.
  *
  * Ownership: the caller must free the results of roiflow_results_from_buffer(). They are a copy, and do not depend on the buffer.
  * Strings belong to the results: they are UTF-8, NUL-terminated, and valid until the results are freed.
@@ -42,7 +42,7 @@ typedef struct RoiflowResults RoiflowResults;
 typedef struct RoiflowObject {
   /* Box in pixels of the frame, with subpixel precision. It may extend outside the frame. */
   float x, y, width, height;
-  /* Confidence, 0 to 1. */
+  /* Confidence, 0 to 1; NaN if the object was attached without a confidence. */
   float confidence;
   /* Index of the class. */
   uint32_t label_id;
@@ -115,6 +115,40 @@ int roiflow_results_get_attribute (const RoiflowResults *results, size_t object_
  * "timestamp" are null, because only an element knows them. Returns NULL only if `results` is NULL.
  */
 const char *roiflow_results_json (const RoiflowResults *results);
+
+/*
+ * Makes the buffer of a pad probe writable, and returns it. It belongs to the probe, as before. Returns NULL if the probe has no buffer.
+ * A program that calls gst_buffer_make_writable() itself does not need this function.
+ */
+GstBuffer *roiflow_probe_buffer (GstPadProbeInfo *info);
+
+/*
+ * The following functions change the results of a buffer, usually in a pad probe. Elements downstream see the change. `width` and `height`
+ * are as for roiflow_results_from_buffer(), and so are the indices of objects: they count the objects that are on the buffer now. Results
+ * that were read before do not change.
+ *
+ * The functions fail if the buffer is not writable.
+ */
+
+/*
+ * Removes an object, also an object of another element. The indices of later objects become smaller by 1. Removing the
+ * GstVideoRegionOfInterestMeta of an object has the same effect. Returns 1, or 0 if the index is out of range.
+ */
+int roiflow_buffer_remove_object (GstBuffer *buffer, uint32_t width, uint32_t height, size_t object_idx);
+
+/*
+ * Adds an object with the values of `*object`, except `n_attributes`. Writes its index to `*object_idx`, unless it is NULL. Returns 1, or
+ * 0 if the box has no pixel in the frame or `parent` is the index of no object; use -1 for an object without a parent.
+ */
+int roiflow_buffer_add_object (GstBuffer *buffer, uint32_t width, uint32_t height, const RoiflowObject *object,
+                               size_t *object_idx);
+
+/*
+ * Adds an attribute to an object. If `model` is NULL, it is "application". Returns 1, or 0 if the index is out of range, `name` is NULL,
+ * or `kind` is neither ROIFLOW_ATTRIBUTE_LABEL nor ROIFLOW_ATTRIBUTE_VALUE.
+ */
+int roiflow_buffer_add_attribute (GstBuffer *buffer, uint32_t width, uint32_t height, size_t object_idx,
+                                  const RoiflowAttribute *attribute);
 
 #ifdef __cplusplus
 }

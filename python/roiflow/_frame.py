@@ -119,8 +119,8 @@ class FrameObject:
 
     @property
     def confidence(self) -> float:
-        """Confidence of the detector, from 0 to 1."""
-        return _number(self._data["detection"]["confidence"])
+        """Confidence of the detector, from 0 to 1; NaN if the object was attached without a confidence."""
+        return _number(self._data["detection"].get("confidence"))
 
     @property
     def class_id(self) -> int:

@@ -163,6 +163,7 @@ impl PyResults {
                 frame_number: frame,
                 stream_id: stream,
                 source,
+                tags: None,
                 timestamp_ns: None,
                 pts_ns: None,
                 time: SystemTime::now(),

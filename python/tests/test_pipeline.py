@@ -733,7 +733,8 @@ except TypeError as error:
     print(error)
 print(roiflow.gst.results(Gst.Buffer()))
 graph = "videotestsrc num-buffers=200 pattern=red ! video/x-raw,format=RGB,width=320,height=240 ! "
-graph += f"roidetect model={sys.argv[1]} device=CPU ! roiclassify model={sys.argv[2]} device=CPU ! fakesink name=sink"
+graph += f"roidetect model={sys.argv[1]} device=CPU ! roiclassify model={sys.argv[2]} device=CPU ! identity name=change ! "
+graph += "roitrack name=after ! fakesink name=sink"
 pipeline = Gst.parse_launch(graph)
 frames = []
 
@@ -741,7 +742,34 @@ def on_buffer(pad, info):
     frames.append(roiflow.gst.results(info.get_buffer(), 320, 240))
     return Gst.PadProbeReturn.OK
 
-pipeline.get_by_name("sink").get_static_pad("sink").add_probe(Gst.PadProbeType.BUFFER, on_buffer)
+changed = []
+
+def change(pad, info):
+    found = roiflow.gst.add_object(info, (10, 20, 30, 60), "dog", parent=0, track_id=7)
+    roiflow.gst.add_attribute(info, found, "fur", "brown", confidence=0.5)
+    roiflow.gst.add_attribute(info, found, "age", 3)
+    for act, error in (
+        (lambda: roiflow.gst.remove_object(info, 2), IndexError),
+        (lambda: roiflow.gst.remove_object(info, -1), IndexError),
+        (lambda: roiflow.gst.add_attribute(info, 2, "age", 3), IndexError),
+        (lambda: roiflow.gst.add_object(info, (500, 0, 600, 10)), ValueError),
+        (lambda: roiflow.gst.remove_object(info.get_buffer(), 0), ValueError),
+    ):
+        try:
+            act()
+            print("no error")
+        except error:
+            pass
+    roiflow.gst.remove_object(info, 0)
+    return Gst.PadProbeReturn.OK
+
+def after(pad, info):
+    changed.append(roiflow.gst.results(info))
+    return Gst.PadProbeReturn.OK
+
+pipeline.get_by_name("change").get_static_pad("sink").add_probe(Gst.PadProbeType.BUFFER, on_buffer)
+pipeline.get_by_name("change").get_static_pad("src").add_probe(Gst.PadProbeType.BUFFER, change)
+pipeline.get_by_name("after").get_static_pad("src").add_probe(Gst.PadProbeType.BUFFER, after)
 pipeline.set_state(Gst.State.PLAYING)
 message = pipeline.get_bus().timed_pop_filtered(30 * Gst.SECOND, Gst.MessageType.EOS | Gst.MessageType.ERROR)
 pipeline.set_state(Gst.State.NULL)
@@ -749,6 +777,11 @@ assert message is not None and message.type == Gst.MessageType.EOS, message and 
 assert [frame.index for frame in frames] == list(range(200))
 assert {(frame.objects[0].box, frame.objects[0].attributes["color"].value) for frame in frames} == {((0, 0, 320, 240), "red")}
 print(frames[-1], frames[-1].objects, frames[-1].stream)
+assert len(changed) == 200
+for frame in changed:
+    (dog,) = frame.objects
+    seen = (dog.label, dog.box, dog.track_id, dog.attributes["fur"].value, dog.attributes["age"].value, str(dog.confidence))
+    assert seen == ("dog", (10, 20, 30, 60), 7, "brown", 3.0, "nan"), seen
 """
 
 
@@ -773,7 +806,7 @@ def test_results_of_a_buffer_are_those_of_the_plugin(tmp_path):
     done = system_python(tmp_path, RECTANGLE, COLOR, plugins=tmp_path / "plugins")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "buffer: expected a Gst.Buffer, got <class 'str'>",
+        "buffer: expected a Gst.Buffer, or the Gst.PadProbeInfo of a probe, got <class 'str'>",
         "None",
         "<Frame 199: 1 objects> [<FrameObject: rectangle 1.00 at [0.0, 0.0, 320.0, 240.0] {'color': 'red'}>] None",
     ]

@@ -1,6 +1,6 @@
 //! `roiflow run`: runs a pipeline description or models on inputs, with a progress bar and a summary.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,25 @@ pub(super) struct Args {
     /// Drop results that are older than this in the spool, such as 90s, 12h or 7d
     #[arg(long, value_name = "DURATION", requires = "spool", value_parser = parse_duration)]
     spool_max_age: Option<Duration>,
+    /// Add a constant field to each line of --json and --publish, in `tags`; VALUE is JSON, or else a text; repeat for several fields
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
+    tag: Vec<(String, String)>,
+    /// Write only objects and events with these labels to --json and --publish, with commas between
+    #[arg(long, value_name = "LABELS")]
+    only_labels: Option<String>,
+    /// Write only objects in these zones, and events at these lines and zones, to --json and --publish, with commas between; needs a
+    /// description with roianalytics
+    #[arg(long, value_name = "ZONES")]
+    only_zones: Option<String>,
+    /// Write only frames with events to --json and --publish; needs a description with roianalytics
+    #[arg(long)]
+    only_events: bool,
+    /// Write only frames whose objects or attributes have changed to --json and --publish; movement is no change
+    #[arg(long)]
+    only_changes: bool,
+    /// Write at most this number of frames per second of stream time to --json and --publish, and in addition all frames with events
+    #[arg(long, value_name = "NUMBER", value_parser = parse_rate)]
+    max_rate: Option<String>,
     /// Write the best image of each tracked object as JPEG into this folder, and a line with its path to --json and --publish; without
     /// --track, each object of each frame; {stream} as for --json
     #[arg(long, value_name = "FOLDER")]
@@ -125,6 +144,15 @@ pub(super) struct Args {
     /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Minimum confidence of reported objects, 0 to 1, same as --set threshold=NUMBER
+    #[arg(long, value_name = "NUMBER", value_parser = parse_fraction)]
+    threshold: Option<String>,
+    /// Report only objects with these labels, with commas between, same as --set classes=LABELS
+    #[arg(long, value_name = "LABELS")]
+    classes: Option<String>,
+    /// Report no objects with these labels, with commas between, same as --set drop-classes=LABELS
+    #[arg(long, value_name = "LABELS")]
+    drop_classes: Option<String>,
     /// Set a parameter of the description
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
@@ -155,6 +183,16 @@ fn input_text(input: std::ffi::OsString) -> String {
 pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, got `{text}`"))?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn parse_rate(text: &str) -> Result<String, String> {
+    let is_rate = text.parse::<f64>().is_ok_and(|rate| rate > 0.0 && rate <= 1e6);
+    if is_rate { Ok(text.to_owned()) } else { Err(format!("expected frames per second above 0, got `{text}`")) }
+}
+
+fn parse_fraction(text: &str) -> Result<String, String> {
+    let is_fraction = text.parse::<f32>().is_ok_and(|number| (0.0..=1.0).contains(&number));
+    if is_fraction { Ok(text.to_owned()) } else { Err(format!("expected a number from 0 to 1, got `{text}`")) }
 }
 
 /// A timeout; `None` = no limit.
@@ -345,8 +383,19 @@ fn read_plans(args: &Args, logins: &Logins, names: &[String]) -> anyhow::Result<
             models.pipeline()?
         }
     };
-    let set: Vec<_> =
-        of_models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
+    let options =
+        [("device", &args.device), ("threshold", &args.threshold), ("classes", &args.classes), ("drop-classes", &args.drop_classes)];
+    let options: Vec<_> = options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
+    if let Some((name, _)) = options.iter().find(|(name, _)| name != "device" && !spec.has_parameter(name)) {
+        bail!(pipeline::Error::usage(match &args.pipeline {
+            Some(pipeline) => format!(
+                "--{name}: expected a pipeline description with the parameter `{name}`, got `{}` without it. Add the parameter, or use --model",
+                pipeline.display()
+            ),
+            None => format!("--{name}: expected a detector, got none. Add --model FILE"),
+        }));
+    }
+    let set: Vec<_> = of_models.into_iter().chain(args.set.clone()).chain(options).collect();
     check_labels(&models, &set)?;
     let is_many = names.len() > 1;
     let plans = args.input.iter().zip(names).map(|(input, name)| plan(args, (&spec, &set), logins, input, name, is_many));
@@ -397,8 +446,13 @@ fn plan(
         classes: args.crops_class.clone(),
         max_bytes: args.crops_max_bytes,
     });
+    let lines = lines(args);
+    if let Some((option, _)) = lines.first_key_value().filter(|_| json.is_none() && publish.is_empty()) {
+        let option = option_of(option);
+        return Err(pipeline::Error::usage(format!("{option}: expected --json or --publish, got neither")));
+    }
     let image_rate = args.image_rate.unwrap_or_default();
-    let outputs = Outputs { json, publish, spool, crops, video, images, show, repeat, if_exists, image_rate, ..Outputs::default() };
+    let outputs = Outputs { lines, json, publish, spool, crops, video, images, show, repeat, if_exists, image_rate, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     let frame_timeout = args.no_frame_timeout.map_or(plan.limits.frame_timeout, |timeout| timeout.0);
@@ -406,6 +460,37 @@ fn plan(
     let policy = args.restart.or(plan.restart.policy);
     let restart = Restart { policy, give_up_after: args.give_up_after.or(plan.restart.give_up_after), ..plan.restart };
     Ok(Plan { limits, restart, ..plan })
+}
+
+/// Returns the properties of `roipublish` that the options set.
+fn lines(args: &Args) -> BTreeMap<String, String> {
+    let tags = args.tag.iter().map(|(name, value)| {
+        let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.clone()));
+        (name.clone(), value)
+    });
+    let tags: serde_json::Map<String, serde_json::Value> = tags.collect();
+    let flag = |is_set: bool| is_set.then(|| "true".to_owned());
+    let properties = [
+        ("tags", (!tags.is_empty()).then(|| serde_json::Value::Object(tags).to_string())),
+        ("labels", args.only_labels.clone()),
+        ("zones", args.only_zones.clone()),
+        ("events-only", flag(args.only_events)),
+        ("only-changes", flag(args.only_changes)),
+        ("max-rate", args.max_rate.clone()),
+    ];
+    properties.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Returns the option that sets a property of `roipublish`.
+fn option_of(property: &str) -> &'static str {
+    match property {
+        "tags" => "--tag",
+        "labels" => "--only-labels",
+        "zones" => "--only-zones",
+        "events-only" => "--only-events",
+        "only-changes" => "--only-changes",
+        _ => "--max-rate",
+    }
 }
 
 /// Maximum time at the end of the run for which lines of events may wait for a reader of their file.

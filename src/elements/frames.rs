@@ -101,9 +101,8 @@ impl Stream {
         trace.frame.record("frame", number);
         let (mut buffer, held) = self.hold(element, buffer, queue);
         let size = caps::size(info);
-        let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
-        if meta::size_when_attached(&buffer).is_none() {
-            // No roiflow element has attached results before, so the results have no frame number yet.
+        let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| meta::no_results(size));
+        if results.frame_number == meta::UNNUMBERED {
             results.frame_number = number;
         }
         if work.reads_results() {

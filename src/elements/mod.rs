@@ -4,7 +4,7 @@
 //! a pipeline is in separate files without GStreamer.
 //!
 //! Reading order:
-//! - [`meta`] with `results_meta`, `payload`, `roi` and `relations`: how results travel with a buffer.
+//! - [`meta`] with `results_meta`, `payload`, `marker`, `roi` and `relations`: how results travel with a buffer.
 //! - [`caps`] and [`buffer`]: how a buffer becomes a frame.
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
@@ -47,6 +47,7 @@ mod latency;
 mod lifecycle;
 pub(crate) mod limited_range;
 mod loading;
+mod marker;
 pub mod meta;
 mod model;
 pub mod origin;

@@ -4,16 +4,17 @@
 //! exactly. Copies of different versions are compatible: unknown fields are ignored, missing fields get defaults, and outcomes of an
 //! unknown kind are ignored.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::relations::{Written, WrittenEntry};
+use super::relations::{Written, WrittenEntry, WrittenOfFrame};
 use super::roi::Mark;
 use crate::frame::{
     Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, LostTrack, ObjectId, Outcome,
-    Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
+    PixelRect, Point, Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
 };
 
 /// The results of a frame, and which analytics entries and ROI metas of the buffer belong to these results.
@@ -33,7 +34,7 @@ pub(super) struct Payload {
 
 impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { results, size, written, marks: _, is_complete: _ } = self;
+        let Self { results, size, written, marks, is_complete: _ } = self;
         let none = FrameResults { size: *size, ..FrameResults::default() };
         let FrameResults { size, frame_number, status, detections, classifications, events, lost_tracks } =
             results.as_deref().unwrap_or(&none);
@@ -46,13 +47,25 @@ impl Payload {
             events: events.iter().map(Into::into).collect(),
             lost_tracks: lost_tracks.iter().map(Into::into).collect(),
             written: written.entries(),
+            written_of_frame: written.entries_of_frame(),
+            regions: Some(marks.iter().map(|mark| (mark.object.0, mark.place())).collect()),
         };
         serde_json::to_vec(&message).expect("every value of a message has a form in JSON")
     }
 
     pub(super) fn decode(bytes: &[u8]) -> serde_json::Result<Self> {
-        let Message { size: (width, height), frame_number, status, detections, classifications, events, lost_tracks, written } =
-            serde_json::from_slice(bytes)?;
+        let Message {
+            size: (width, height),
+            frame_number,
+            status,
+            detections,
+            classifications,
+            events,
+            lost_tracks,
+            written,
+            written_of_frame,
+            regions,
+        } = serde_json::from_slice(bytes)?;
         let results = FrameResults {
             size: Size::new(width, height),
             frame_number,
@@ -62,8 +75,19 @@ impl Payload {
             events: events.into_iter().filter_map(Happened::into_event).collect(),
             lost_tracks: lost_tracks.into_iter().map(Into::into).collect(),
         };
-        let (size, written) = (results.size, Written::of_entries(written));
-        let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
+        let (size, written) = (results.size, Written::of_entries(written, written_of_frame));
+        let regions: Option<HashMap<i32, PixelRect>> = regions.map(|regions| {
+            let place = |[x, y, width, height]: [u32; 4]| PixelRect { x, y, width, height };
+            regions.into_iter().map(|(object, region)| (object, place(region))).collect()
+        });
+        let mark = |detection: &Detection| {
+            let place = match &regions {
+                Some(regions) => regions.get(&detection.id.0).copied(),
+                None => detection.rect.to_pixels(size),
+            };
+            Some(Mark::unseen(detection, written.region_id(detection.id), place?))
+        };
+        let marks = results.detections.iter().filter_map(mark).collect();
         Ok(Self { results: Some(Arc::new(results)), size, written, marks, is_complete: false })
     }
 }
@@ -79,6 +103,10 @@ struct Message {
     events: Vec<Happened>,
     lost_tracks: Vec<Lost>,
     written: Vec<WrittenEntry>,
+    written_of_frame: WrittenOfFrame,
+    /// The detections that have a ROI meta, and its place as left, top, width and height. `None`: the encoding is that of a version without
+    /// this field.
+    regions: Option<Vec<(i32, [u32; 4])>>,
 }
 
 /// A lost track.

@@ -12,6 +12,8 @@
 //! first-seen time of that entry is set to unknown. A classification entry has no field for the attribute name or for a number such as an
 //! age. Only our own meta and the parameters of the ROI metas contain the attribute name and the number.
 //!
+//! A classification of the whole frame has no relation to a detection.
+//!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
 //! Detections and classifications relate to this descriptor. A class descriptor is not a result: it maps a label ID, which is an index, to
 //! the label.
@@ -60,9 +62,21 @@ const UNKNOWN_TIME: u64 = u64::MAX;
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roianalytics", gst::DebugColorFlags::empty(), Some("GStreamer's analytics metas")));
 
-/// Entries of a buffer's relation meta that we wrote, sorted by detection ID.
+/// Entries of a buffer's relation meta that we wrote: those of detections, sorted by detection ID, and those of the whole frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Written(Vec<Entry>);
+pub(super) struct Written(Vec<Entry>, OfFrame);
+
+/// Entries of the classifications of the whole frame.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct OfFrame {
+    /// ID and label of each entry. The label shows whether the entry with this ID is still ours.
+    classes: Vec<(c_uint, GQuark)>,
+    /// Number of the frame's classifications that are complete, as for a detection.
+    n_classifications: usize,
+}
+
+/// Entries of the whole frame as plain numbers: ID and label of each entry, and the number of complete classifications.
+pub(super) type WrittenOfFrame = (Vec<(c_uint, GQuark)>, usize);
 
 /// An [`Entry`] as plain numbers, in field order. Another copy of the library in the process can use the quark, because quarks
 /// are valid in the whole process.
@@ -107,8 +121,13 @@ impl Written {
         self.0.iter().map(plain).collect()
     }
 
-    /// Converts plain numbers from [`Written::entries`] back to entries.
-    pub(super) fn of_entries(entries: Vec<WrittenEntry>) -> Self {
+    /// Returns the entries of the whole frame as plain numbers.
+    pub(super) fn entries_of_frame(&self) -> WrittenOfFrame {
+        (self.1.classes.clone(), self.1.n_classifications)
+    }
+
+    /// Converts plain numbers from [`Written::entries`] and [`Written::entries_of_frame`] back to entries.
+    pub(super) fn of_entries(entries: Vec<WrittenEntry>, (classes, n_of_frame): WrittenOfFrame) -> Self {
         let entry = |(object, id, label, classes, n_classifications, track)| Entry {
             object: ObjectId(object),
             id,
@@ -117,7 +136,7 @@ impl Written {
             n_classifications,
             track,
         };
-        Self(entries.into_iter().map(entry).collect())
+        Self(entries.into_iter().map(entry).collect(), OfFrame { classes, n_classifications: n_of_frame })
     }
 
     /// Returns the region ID and the detection ID of each of our entries.
@@ -137,6 +156,8 @@ pub(super) struct Read {
     pub(super) classifications: Vec<(ObjectId, Classification)>,
     /// Track IDs that other trackers gave to our detections.
     pub(super) tracks: Vec<(ObjectId, ObjectId)>,
+    /// Classifications of the whole frame by other elements.
+    pub(super) of_frame: Vec<Classification>,
 }
 
 /// A detection of another element.
@@ -158,7 +179,8 @@ pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
 pub(super) fn is_all_ours(buffer: &gst::BufferRef, written: &Written) -> bool {
     let Some(relations) = Relations::of(buffer) else { return true };
     let ids = relations.ids(relations.object_type());
-    relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>() == relations.len()
+    let n_of_objects = relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>();
+    n_of_objects + relations.classes_still_there(written).count() == relations.len()
 }
 
 /// Reads the relation meta of a buffer. `written` lists the entries that we wrote.
@@ -168,10 +190,12 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let ids = relations.ids(relations.object_type());
     let ours: Vec<&Entry> = relations.still_there(&ids, written).collect();
     read.ours = ours.iter().filter_map(|entry| Some((entry.object, relations.place(entry.id)?.0))).collect();
-    let n_ours: usize = ours.iter().map(|entry| entry.n_entries()).sum();
+    let classes_of_frame: Vec<c_uint> = relations.classes_still_there(written).map(|(id, _)| *id).collect();
+    let n_ours: usize = ours.iter().map(|entry| entry.n_entries()).sum::<usize>() + classes_of_frame.len();
     if n_ours == relations.len() {
         return read;
     }
+    read.of_frame = relations.classifications_of_frame(&ids, &classes_of_frame);
     let of_ours: HashSet<c_uint> = ours.iter().map(|entry| entry.id).collect();
     for id in ids.into_iter().filter(|id| !of_ours.contains(id)) {
         let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
@@ -212,20 +236,25 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     // Classifications in the meta that other elements wrote, by the ID of their detection's entry. If our results contain an equal
     // classification, it must not be written a second time.
     let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
+    let mut foreign_of_frame: Vec<Classification> = Vec::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
     match Relations::of(buffer) {
-        None => written.0.clear(),
+        None => *written = Written::default(),
         Some(relations) => {
             let ids = relations.ids(relations.object_type());
-            *written = Written(relations.still_there(&ids, written).cloned().collect());
+            let classes: Vec<(c_uint, GQuark)> = relations.classes_still_there(written).copied().collect();
+            let n_classifications = if classes.len() == written.1.classes.len() { written.1.n_classifications } else { 0 };
+            *written = Written(relations.still_there(&ids, written).cloned().collect(), OfFrame { classes, n_classifications });
             tracked.extend(ids.iter().filter(|id| relations.track_of(**id).is_some()));
             n_entries = relations.len();
-            is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() == n_entries;
+            is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() + written.1.classes.len() == n_entries;
             if !is_all_ours {
                 let known: HashMap<c_uint, &[c_uint]> = written.0.iter().map(|entry| (entry.id, &*entry.classes)).collect();
                 let of_others = |id: &c_uint| (*id, relations.classifications_of(*id, known.get(id).copied().unwrap_or_default()));
                 foreign_classifications.extend(ids.iter().map(of_others));
+                let ours: Vec<c_uint> = written.1.classes.iter().map(|(id, _)| *id).collect();
+                foreign_of_frame = relations.classifications_of_frame(&ids, &ours);
                 let ours: HashSet<c_uint> = written.0.iter().map(|entry| entry.id).collect();
                 let place = |id| relations.place(id).and_then(|(rect, _)| rect.to_pixels(results.size));
                 unclaimed = ids.iter().filter(|id| !ours.contains(id)).map(|&id| (id, relations.label(id), place(id))).collect();
@@ -235,7 +264,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let detection_of: HashMap<ObjectId, &Detection> = results.detections.iter().map(|detection| (detection.id, detection)).collect();
     if is_all_ours && written.0.iter().any(|entry| !detection_of.contains_key(&entry.object)) {
         remove(buffer, api);
-        written.0.clear();
+        *written = Written::default();
         tracked.clear();
         n_entries = 0;
     }
@@ -251,11 +280,13 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let n_known: usize = written.0.iter().map(|entry| entry.n_classifications).sum();
     let n_tracks = results.detections.iter().filter(|detection| detection.track.is_some()).count();
     let n_known_tracks = written.0.iter().filter(|entry| entry.track.is_some()).count();
-    if new.is_empty() && n_classifications <= n_known && n_tracks <= n_known_tracks {
+    let of_frame = results.classifications.get(written.1.n_classifications..).unwrap_or_default();
+    if new.is_empty() && n_classifications <= n_known && n_tracks <= n_known_tracks && of_frame.is_empty() {
         return;
     }
     let mut n_free = MAX_ENTRIES.saturating_sub(n_entries);
-    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_classifications + n_tracks)) else { return };
+    let n_new = new.len() + n_classifications + n_tracks + of_frame.len();
+    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(n_new)) else { return };
     let mut added = Vec::with_capacity(new.len());
     for (detection, pixels) in new {
         let label = quark(detection.label.as_deref().unwrap_or(UNLABELED));
@@ -266,7 +297,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         let known = unclaimed.iter().position(is_it).map(|at| unclaimed.swap_remove(at));
         let id = match known {
             Some((id, ..)) => Some(id),
-            None => take(&mut n_free).and_then(|()| relations.add_object(label, pixels, detection.confidence)),
+            None => take(&mut n_free).and_then(|()| relations.add_object(label, pixels, detection.rank())),
         };
         let Some(id) = id else { continue };
         entry_of.insert(detection.id, written.0.len());
@@ -288,8 +319,8 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             if foreign_classifications.get(&entry.id).is_some_and(|others| others.iter().any(|other| is_same_label(other, new))) {
                 continue;
             }
-            let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
-            if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
+            let label = quark_of(label.as_deref(), *label_id);
+            if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(label, *confidence)) {
                 // The relation is not `RELATES_TO`, because DL Streamer treats the target of that relation as the class descriptor.
                 relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
@@ -304,7 +335,23 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             entry.track = Some(id);
         }
     }
+    for new in of_frame.iter().filter(|new| *new.model != *FOREIGN_MODEL) {
+        let Outcome::Label { label_id, label, confidence } = &new.outcome else { continue };
+        if foreign_of_frame.iter().any(|other| is_same_label(other, new)) {
+            continue;
+        }
+        let label = quark_of(label.as_deref(), *label_id);
+        if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(label, *confidence)) {
+            written.1.classes.push((id, label));
+        }
+    }
+    written.1.n_classifications = results.classifications.len();
     written.0.sort_unstable_by_key(|entry| entry.object);
+}
+
+/// Returns the quark of a label, or of the class index if there is no label.
+fn quark_of(label: Option<&str>, label_id: u32) -> GQuark {
+    label.map_or_else(|| quark(&label_id.to_string()), quark)
 }
 
 /// Whether both classifications have the same label and confidence, regardless of the attribute name.
@@ -400,6 +447,31 @@ impl<'a> Relations<'a> {
     fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
         let ids: HashSet<c_uint> = ids.iter().copied().collect();
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
+    }
+
+    /// Returns those of our entries for the whole frame that the current meta still contains.
+    fn classes_still_there<'w>(&self, written: &'w Written) -> impl Iterator<Item = &'w (c_uint, GQuark)> {
+        let ids: HashSet<c_uint> =
+            if written.1.classes.is_empty() { HashSet::new() } else { self.ids(self.class_type()).into_iter().collect() };
+        written.1.classes.iter().filter(move |(id, label)| {
+            let mut class = self.mtd(*id);
+            // SAFETY: the meta is valid, and `id` is one of its classifications. The index is below the length, because the entry has a class.
+            ids.contains(id)
+                && unsafe {
+                    (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) > 0
+                        && (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, 0) == *label
+                }
+        })
+    }
+
+    /// Returns the classifications that belong to no detection, except the entries in `known`. `objects` are all detections.
+    fn classifications_of_frame(&self, objects: &[c_uint], known: &[c_uint]) -> Vec<Classification> {
+        let class_type = self.class_type();
+        let of_objects: HashSet<c_uint> = objects.iter().flat_map(|id| self.related(*id, CONTAINS | RELATES_TO, class_type)).collect();
+        let is_of_frame = |id: &c_uint| {
+            !known.contains(id) && !of_objects.contains(id) && self.related(*id, IS_PART_OF | RELATES_TO, self.object_type()).is_empty()
+        };
+        self.ids(class_type).into_iter().filter(is_of_frame).filter_map(|id| self.classification(id)).collect()
     }
 
     /// Returns the object type of a detection; 0 = none.

@@ -58,6 +58,14 @@ pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
     put_held(buffer, Held::of(payload));
 }
 
+/// Calls `act` while no other copy of the library in the process is in such a call.
+pub(super) fn exclude_other_copies(act: impl FnOnce()) {
+    let registry = registry();
+    // All copies of the library in the process lock the same object.
+    let _guard = registry.object_lock();
+    act();
+}
+
 /// Reserves a range of object IDs that no other copy in the process uses. Call this once, before the first frame.
 pub(super) fn claim_ids() {
     let api = registered().api().into_glib();

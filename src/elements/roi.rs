@@ -14,7 +14,7 @@ use gst::glib::value::ToSendValue;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, ScoredLabel, Size};
+use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size};
 
 /// Name of the structure with the result of a detector.
 const DETECTION: &str = "detection";
@@ -32,9 +32,24 @@ pub(super) fn type_of(detection: &Detection) -> Cow<'_, str> {
     without_nul(detection.label.as_deref().unwrap_or(UNLABELED))
 }
 
+/// Returns the numbers in a region. They may lie beyond the frame: see [`rect_of`].
 pub(super) fn pixel_rect(roi: &RoiMeta) -> PixelRect {
     let (x, y, width, height) = roi.rect();
     PixelRect { x, y, width, height }
+}
+
+/// Returns the rectangle of the numbers in a region. A program that writes a negative coordinate writes a huge one, because the fields
+/// are unsigned.
+pub(super) fn rect_of(place: PixelRect) -> Rect {
+    let signed = |coordinate: u32| coordinate.cast_signed() as f32;
+    Rect { x: signed(place.x), y: signed(place.y), ..place.to_rect() }
+}
+
+/// Whether a rectangle is at the place of a region in a frame of this size. Only the parts inside the frame are compared, because a region
+/// of another element may reach beyond the frame.
+pub(super) fn is_at(rect: &Rect, place: PixelRect, size: Size) -> bool {
+    let place = rect_of(place);
+    *rect == place || rect.to_pixels(size).is_some_and(|pixels| place.to_pixels(size) == Some(pixels))
 }
 
 /// Converts the region of another detector to a detection without a parent.
@@ -47,9 +62,9 @@ pub(super) fn read(roi: &RoiMeta, id: ObjectId) -> Detection {
         track: None,
         track_state: None,
         parent: None,
-        rect: pixel_rect(roi).to_rect(),
+        rect: rect_of(pixel_rect(roi)),
         keypoints: Vec::new(),
-        confidence: confidence.unwrap_or(1.0) as f32,
+        confidence: confidence.map_or(Detection::UNKNOWN_CONFIDENCE, |confidence| confidence as f32),
         label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
         label: Some(roi.roi_type().into()),
         classifications: Vec::new(),
@@ -57,6 +72,12 @@ pub(super) fn read(roi: &RoiMeta, id: ObjectId) -> Detection {
     read_into(roi, &mut read);
 
     read
+}
+
+/// Whether the region has no confidence, or that of the detection.
+pub(super) fn has_confidence_of(roi: &RoiMeta, detection: &Detection) -> bool {
+    let confidence = roi.param(DETECTION).and_then(|structure| structure.get::<f64>("confidence").ok());
+    confidence.is_none_or(|confidence| (confidence as f32 - detection.rank()).abs() < 1e-4)
 }
 
 /// Adds the track ID and new classifications that other elements wrote into the region of a detection.
@@ -126,10 +147,9 @@ pub(super) struct Mark {
 
 impl Mark {
     /// Returns a snapshot for a region that another copy of the library wrote. With this snapshot, the region is recognized by ID and
-    /// type, and always counts as changed.
-    pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
+    /// type, or by place and type, and always counts as changed.
+    pub(super) fn unseen(detection: &Detection, id: i32, place: PixelRect) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
-        let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
         Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_classifications: 0, names: 0, is_complete: false }
     }
 
@@ -138,7 +158,7 @@ impl Mark {
         let place = pixel_rect(roi);
         let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());
         let (n_classifications, names) = (detection.classifications.len(), hash_of_names(&detection.classifications));
-        let is_complete = !has_more && detection.rect.to_pixels(size) == Some(place);
+        let is_complete = !has_more && is_at(&detection.rect, place, size);
         Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_classifications, names, is_complete }
     }
 
@@ -147,9 +167,28 @@ impl Mark {
         self.id
     }
 
-    /// Whether `roi` is the region of this snapshot, changed or not.
+    /// Returns left, top, width and height of the region.
+    pub(super) fn place(&self) -> [u32; 4] {
+        let PixelRect { x, y, width, height } = self.place;
+        [x, y, width, height]
+    }
+
+    /// Whether `roi` has the ID and type of this snapshot.
     pub(super) fn is_of(&self, roi: &RoiMeta) -> bool {
         self.id == roi.id() && self.kind == roi.roi_type()
+    }
+
+    /// Whether `roi` has the type of this snapshot, and its place after the frame was scaled from the size `from` to the size `to`.
+    pub(super) fn is_where(&self, roi: &RoiMeta, from: Size, to: Size) -> bool {
+        if self.kind != roi.roi_type() {
+            return false;
+        }
+        if from == to || from.width == 0 || from.height == 0 {
+            return self.place == pixel_rect(roi);
+        }
+        // Scalers round differently.
+        let (was, is) = (rect_of(self.place).rescaled(from, to), rect_of(pixel_rect(roi)));
+        [is.x - was.x, is.y - was.y, is.width - was.width, is.height - was.height].iter().all(|difference| difference.abs() < 1.5)
     }
 
     /// Whether `roi` is the region of this snapshot, with the same rectangle and the same structure names.
@@ -198,7 +237,7 @@ pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: 
     set_ids(roi, ids);
     if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
         if left.is_all_of(detection) {
-            let is_complete = detection.rect.to_pixels(size) == Some(left.place);
+            let is_complete = is_at(&detection.rect, left.place, size);
             return Mark { id: ids.0, is_complete, ..*left };
         }
         if !left.has_track {
@@ -268,7 +307,7 @@ fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
         .field("x_max", part(rect.x_max(), width))
         .field("y_min", part(rect.y, height))
         .field("y_max", part(rect.y_max(), height))
-        .field("confidence", f64::from(detection.confidence))
+        .field_if_some("confidence", detection.known_confidence().map(f64::from))
         .field("label_id", detection.label_id as i32)
         .field_if_some("label", detection.label.as_deref().map(without_nul).as_deref())
         .field_if_some("keypoints", (!detection.keypoints.is_empty()).then(|| gst::Array::from_values(keypoints)))

@@ -1,4 +1,4 @@
-//! Sends the lines and zones of `roianalytics` downstream, so that `roioverlay` can draw them.
+//! Sends the lines and zones of `roianalytics` downstream, so that `roioverlay` can draw them and `roipublish` can select objects in them.
 //!
 //! The event is sticky and has the structure `roiflow-scene`. So an element that is linked later gets it as well. Counts that change later
 //! are in the events of each frame's results.
@@ -7,11 +7,13 @@ use gst::prelude::*;
 use gstreamer as gst;
 use roiflow_images::scene::{Counts, Place, Scene};
 
-use crate::frame::{Direction, Point, Size};
+use crate::frame::{Direction, PixelRect, Point, Rect, Size};
 use crate::stages::SceneCounts;
-use crate::stages::scene::{Layout, Units};
+use crate::stages::scene::{Anchor, Layout, Units};
 
 const NAME: &str = "roiflow-scene";
+/// The anchors, by the number that stands for them in the event.
+const ANCHORS: [Anchor; 5] = [Anchor::Bottom, Anchor::Center, Anchor::Top, Anchor::Left, Anchor::Right];
 
 /// Creates the event for a frame size, which converts pixels to fractions.
 pub(super) fn event(layout: &Layout, counts: &SceneCounts, size: Size) -> gst::Event {
@@ -35,7 +37,9 @@ pub(super) fn event(layout: &Layout, counts: &SceneCounts, size: Size) -> gst::E
         place(&line.name, &[line.from, line.to], &[n(Direction::In), n(Direction::Out)])
     });
     let zones = layout.zones.iter().map(|zone| place(&zone.name, &zone.corners, &[counts.occupancy.get(&zone.name).copied().unwrap_or(0)]));
-    let structure = gst::Structure::builder(NAME).field("places", gst::Array::from_values(lines.chain(zones))).build();
+    let places = gst::Array::from_values(lines.chain(zones));
+    let anchor = ANCHORS.iter().position(|anchor| *anchor == layout.anchor).unwrap_or(0);
+    let structure = gst::Structure::builder(NAME).field("places", places).field("anchor", anchor as i32).build();
     gst::event::CustomDownstreamSticky::new(structure)
 }
 
@@ -55,4 +59,37 @@ pub(super) fn read(event: &gst::EventRef) -> Option<Scene> {
         Some(Place { name: structure.get::<String>("name").ok()?.into(), points, counts })
     };
     Some(Scene { places: places.iter().filter_map(|value| place(value.get().ok()?)).collect() })
+}
+
+/// The lines and zones of a stream, and the point that represents an object.
+#[derive(Debug, Clone)]
+pub(super) struct Zones {
+    scene: Scene,
+    anchor: Anchor,
+}
+
+impl Zones {
+    /// Returns the point that represents an object, in fractions of the frame.
+    pub(super) fn anchor_of(&self, rect: &Rect, size: Size) -> Point {
+        let whole = Rect { x: 0.0, y: 0.0, width: 1.0, height: 1.0 };
+        self.anchor.of(rect).moved_with(PixelRect::whole(size).to_rect(), whole)
+    }
+
+    /// Returns the names of all lines and zones.
+    pub(super) fn places(&self) -> impl Iterator<Item = &str> {
+        self.scene.places.iter().map(|place| &*place.name)
+    }
+
+    /// Returns the names and corners of the zones, in fractions of the frame.
+    pub(super) fn zones(&self) -> impl Iterator<Item = (&str, &[Point])> {
+        let zones = self.scene.places.iter().filter(|place| matches!(place.counts, Counts::Zone { .. }));
+        zones.map(|zone| (&*zone.name, &*zone.points))
+    }
+}
+
+/// Reads the lines and zones in an event. Returns `None` if the event has none.
+pub(super) fn zones(event: &gst::EventRef) -> Option<Zones> {
+    let scene = read(event)?;
+    let anchor = event.structure()?.get::<i32>("anchor").ok().and_then(|anchor| ANCHORS.get(usize::try_from(anchor).ok()?).copied());
+    Some(Zones { scene, anchor: anchor.unwrap_or_default() })
 }

@@ -19,6 +19,9 @@ use crate::stages::{Engine, ModelSpec, did_you_mean};
 pub struct Outputs {
     /// File of the JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
+    /// Properties of `roipublish` for constant fields and the filter, which replace those of the description: see
+    /// [`PublishSection`](super::spec::PublishSection).
+    pub lines: BTreeMap<String, String>,
     /// URLs of servers and files that also get the JSON lines, and whether they may name files of this machine.
     pub publish: Vec<Url>,
     /// Folder and limits of the results that are stored until the servers of `publish` acknowledge them.
@@ -138,6 +141,8 @@ impl Plan {
     /// parameter, or an output folder does not exist.
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
         let mut assignments = Vec::new();
+        let lines = lines(spec, set, &outputs).map_err(|error| error.context(spec.title()))?;
+        let outputs = Outputs { lines, ..outputs };
         let structure = Structure {
             source: source(&input, outputs.real_time, &mut assignments)?,
             json: json(&outputs, &input, &mut assignments)?,
@@ -302,6 +307,7 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
     }
     let mut add = |name: &str, stream: &Option<String>, values: &[(&str, &str)]| {
         values.iter().for_each(|(property, value)| assign(assignments, name, property, *value));
+        outputs.lines.iter().for_each(|(property, value)| assign(assignments, name, property, value));
         assign(assignments, name, "source", input.name());
         if let Some(stream) = stream {
             assign(assignments, name, "stream-id", stream);
@@ -338,6 +344,23 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
         elements.push(format!("identity name={} silent=true", tap::NAME));
     }
     Ok(if elements.is_empty() { "identity silent=true".to_owned() } else { elements.join(" ! ") })
+}
+
+/// Returns the properties of `roipublish` of the description, and of `outputs`, which replace them. Single tags replace single tags.
+fn lines(spec: &Spec, set: &[(String, String)], outputs: &Outputs) -> Result<BTreeMap<String, String>> {
+    let mut lines = spec.file.publish.resolve(&values(spec, set)?)?;
+    for (property, value) in &outputs.lines {
+        let earlier = lines.get(property).filter(|_| property == "tags").and_then(|text| serde_json::from_str(text).ok());
+        let value = match (earlier, serde_json::from_str(value)) {
+            (Some(serde_json::Value::Object(mut tags)), Ok(serde_json::Value::Object(more))) => {
+                tags.extend(more);
+                serde_json::Value::Object(tags).to_string()
+            }
+            _ => value.clone(),
+        };
+        lines.insert(property.clone(), value);
+    }
+    Ok(lines)
 }
 
 fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {

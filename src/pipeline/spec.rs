@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::graph::STRUCTURE;
 use super::{Error, Limits, Result};
 use crate::restart::{Restart, RestartPolicy};
-use crate::stages::{files, hint_of_unknown};
+use crate::stages::{did_you_mean, files, hint_of_unknown};
 use crate::{folders, publish};
 
 /// A parsed pipeline description.
@@ -41,8 +41,71 @@ pub struct SpecFile {
     /// The source.
     #[serde(default)]
     pub source: SourceSection,
+    /// What is published.
+    #[serde(default)]
+    pub publish: PublishSection,
     /// The graph.
     pub pipeline: PipelineSection,
+}
+
+/// The section `[publish]`: constant fields and the filter of `{json}`. Options on the command line take precedence. A text `{NAME}` stands
+/// for the value of a parameter.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PublishSection {
+    /// Constant fields of each line.
+    #[serde(default)]
+    pub tags: toml::Table,
+    /// Labels of the only objects that are published, with commas between.
+    pub labels: Option<String>,
+    /// Zones of the only objects that are published, with commas between.
+    pub zones: Option<String>,
+    /// Whether only frames with events are published.
+    pub events_only: Option<bool>,
+    /// Maximum number of frames per second that are published.
+    pub max_rate: Option<f64>,
+    /// Whether a frame is published only if something has changed.
+    pub only_changes: Option<bool>,
+}
+
+impl PublishSection {
+    /// Returns the values of the properties of `roipublish`. `values` are the values of the parameters.
+    ///
+    /// # Errors
+    /// Returns `Usage` if a text names an unknown parameter.
+    pub fn resolve(&self, values: &BTreeMap<&str, String>) -> Result<BTreeMap<String, String>> {
+        let filled = |text: &str| match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            None => Ok(text.to_owned()),
+            Some(name) => values.get(name).cloned().ok_or_else(|| {
+                let hint = did_you_mean(name, values.keys().copied());
+                Error::usage(format!("[publish] uses `{text}`, expected the name of a parameter: add a section [parameters.{name}]{hint}"))
+            }),
+        };
+        let mut properties = BTreeMap::new();
+        if !self.tags.is_empty() {
+            let mut tags = serde_json::Map::new();
+            for (name, value) in &self.tags {
+                let value = match value {
+                    toml::Value::String(text) => filled(text)?.into(),
+                    other => serde_json::to_value(other).map_err(|error| Error::usage(format!("[publish] tags.{name}: {error}")))?,
+                };
+                tags.insert(name.clone(), value);
+            }
+            properties.insert("tags".to_owned(), serde_json::Value::Object(tags).to_string());
+        }
+        for (name, text) in [("labels", &self.labels), ("zones", &self.zones)] {
+            if let Some(text) = text {
+                properties.insert(name.to_owned(), filled(text)?);
+            }
+        }
+        let others = [
+            ("events-only", self.events_only.map(|flag| flag.to_string())),
+            ("max-rate", self.max_rate.map(|rate| rate.to_string())),
+            ("only-changes", self.only_changes.map(|flag| flag.to_string())),
+        ];
+        properties.extend(others.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        Ok(properties)
+    }
 }
 
 /// The section `[source]`: when a source counts as lost, and what happens then. Options on the command line take precedence.
@@ -152,6 +215,11 @@ impl Spec {
                 )))
             }
         }
+    }
+
+    /// Whether the description has a parameter with this name.
+    pub fn has_parameter(&self, name: &str) -> bool {
+        self.file.parameters.contains_key(name)
     }
 
     /// Returns the title of the description in messages.

@@ -127,7 +127,7 @@ impl Picture {
     pub fn objects(&self, max_objects: usize, max_side: u32) -> Result<Vec<(&Detection, Vec<u8>)>, String> {
         let mut inside: Vec<(&Detection, PixelRect)> =
             self.results.detections.iter().filter_map(|found| Some((found, found.rect.to_pixels(self.frame.size())?))).collect();
-        inside.sort_by(|(one, _), (other, _)| other.confidence.total_cmp(&one.confidence));
+        inside.sort_by(|(one, _), (other, _)| other.rank().total_cmp(&one.rank()));
         let mut scratch = Scratch::default();
         let cut = |(found, region)| {
             let image = crop::cut_smaller(&self.frame, region, max_side, &mut scratch).map_err(|error| error.to_string())?;

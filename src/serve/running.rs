@@ -69,7 +69,7 @@ impl Pixels for Shot {
             let rect = found.rect.moved_with(whole, unit);
             Cut {
                 label: found.label.as_deref().map_or_else(|| format!("class {}", found.label_id), str::to_owned),
-                confidence: found.confidence,
+                confidence: found.known_confidence(),
                 track: found.track.map(|track| track.0.into()),
                 rect: [rect.x, rect.y, rect.x_max(), rect.y_max()].map(|edge| edge.clamp(0.0, 1.0)),
                 jpeg,

@@ -6,6 +6,7 @@ GStreamer 1.26. The plugin may have been built with an older version of GStreame
 Every check prints its name; the exit status is 0 if all checks pass.
 """
 
+import ctypes
 import json
 import pathlib
 import subprocess
@@ -215,6 +216,73 @@ def others_detections_and_ours_are_told_apart():
     same(("classification" in sign, sign["color"]["label"]), (False, "other"))
 
 
+def classifications_of_the_whole_frame_go_both_ways():
+    red = lambda: Gst.Buffer.new_wrapped(image([((0, 0, WIDTH, HEIGHT), (255, 0, 0))]))  # noqa: E731
+    frame = f"{COLOR} inference-region=full-frame"
+    # Another element attaches again, and another model adds nothing that has a label.
+    brightness = frame.replace("color.onnx", "brightness.onnx")
+    arrived, _ = run(f"{frame} ! {brightness} ! {DETECT} ! SINK", [red() for _ in range(3)], entries)
+    for objects, classes, relations in arrived[0]:
+        same([label for label, _ in classes.values()], ["red"])
+        same((len(objects), relations), (1, {}))
+
+    def buffer():
+        buffer = red()
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, indoor = meta.add_one_cls_mtd(0.75, GLib.quark_from_string("indoor"))
+        _, labels = meta.add_cls_mtd([0.0, 0.0], [GLib.quark_from_string(label) for label in ("outdoor", "indoor")])
+        meta.set_relation(REL.RELATE_TO, indoor.id, labels.id)
+        return buffer
+
+    for elements in ("identity", "roitrack", frame, f"{frame} ! {DETECT}"):
+        for line in results_of(elements, [buffer() for _ in range(2)]):
+            said = line["classifications"]["classification"]
+            same((said["label"], said["label_id"], said["confidence"], line["inference"]["status"]), ("indoor", 1, 0.75, "ok"))
+            same(set(line["classifications"]), {"classification", "color"} if "color" in elements else {"classification"})
+    arrived, _ = run(f"{frame} ! {DETECT} ! SINK", [buffer()], lambda buffer: sorted(label for label, _ in entries(buffer)[1].values()))
+    same(arrived[0], [["indoor", "outdoor", "red"]])
+
+
+def removes_regions(label):
+    """Returns a probe that removes the region metas of this label, with C functions, because Python's reference makes a buffer read-only."""
+    plugin, core, video = (
+        ctypes.CDLL(name) for name in (Gst.Registry.get().find_plugin("roiflow").get_filename(), "libgstreamer-1.0.so.0", "libgstvideo-1.0.so.0")
+    )
+    pointer = ctypes.c_void_p
+    plugin.roiflow_probe_buffer.restype, plugin.roiflow_probe_buffer.argtypes = pointer, [pointer]
+    find = video.gst_buffer_get_video_region_of_interest_meta_id
+    find.restype, find.argtypes = pointer, [pointer, ctypes.c_int]
+    core.gst_buffer_remove_meta.argtypes = [pointer, pointer]
+
+    def probe(pad, info):
+        buffer = plugin.roiflow_probe_buffer(hash(info))
+        for number in range(64):
+            meta = find(buffer, number)
+            # The type of the region is a quark behind the header of the meta, which has 16 bytes.
+            if meta and ctypes.c_uint32.from_address(meta + 16).value == GLib.quark_from_string(label):
+                core.gst_buffer_remove_meta(buffer, meta)
+        return Gst.PadProbeReturn.OK
+
+    return probe
+
+
+def objects_whose_region_is_removed_stay_removed():
+    scale = f"videoscale add-borders=false ! video/x-raw,width={WIDTH // 2},height={HEIGHT // 2}"
+    path = OUT / "removed.jsonl"
+    for middle in ("identity", scale, "videoconvert ! video/x-raw,format=NV12", "tee"):
+        line = f'{DETECT} ! {CELLS} name=cells ! {middle} ! {COLOR} ! roipublish address="{path}" ! fakesink'
+        pipeline = Gst.parse_launch(f"appsrc name=source format=time caps={CAPS} ! {line}")
+        pipeline.get_by_name("cells").get_static_pad("src").add_probe(Gst.PadProbeType.BUFFER, removes_regions("cell"))
+        source = pipeline.get_by_name("source")
+        pipeline.set_state(Gst.State.PLAYING)
+        source.emit("push-buffer", area_with_cell())
+        source.emit("end-of-stream")
+        pipeline.get_bus().timed_pop_filtered(TIMEOUT, Gst.MessageType.EOS | Gst.MessageType.ERROR)
+        pipeline.set_state(Gst.State.NULL)
+        same([thing["roi_type"] for thing in json.loads(path.read_text())["objects"]], ["rectangle"])
+        path.unlink()
+
+
 def track_of(buffer):
     """Returns the label and the track ID of each detection."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
@@ -286,7 +354,7 @@ def what_an_encoder_or_a_crop_takes_is_in_our_meta():
     _, warnings = run(f'{DETECT} ! videocrop left=40 ! {COLOR} ! roipublish address="{path}" ! fakesink', [area_with_cell()], n_sinks=0)
     same(len(json.loads(path.read_text())["objects"]), 1)
     path.unlink()
-    assert len(warnings) == 1 and "put it before the detector" in warnings[0], warnings
+    assert len(warnings) == 1 and "upstream of the detector" in warnings[0], warnings
 
 
 def many_objects_fit():
@@ -472,6 +540,8 @@ CHECKS = [
     the_property_turns_it_off,
     others_metas_are_kept_and_adopted,
     others_detections_and_ours_are_told_apart,
+    classifications_of_the_whole_frame_go_both_ways,
+    objects_whose_region_is_removed_stay_removed,
     names_of_tracks_are_written_once,
     names_that_others_gave_are_read,
     elements_between_keep_them,

@@ -36,6 +36,7 @@ fn cascade_on_an_image_equals_the_golden_results() {
         frame_number: 0,
         stream_id: None,
         source: None,
+        tags: None,
         timestamp_ns: None,
         pts_ns: None,
         time: SystemTime::UNIX_EPOCH,

@@ -13,6 +13,10 @@ use roiflow::frame::{Classification, Detection, ObjectId, Outcome, Rect, ScoredL
 
 use crate::harness::{Folder, built_plugin, face, init, results, tiny};
 
+#[path = "../../examples/probe.rs"]
+#[allow(dead_code, reason = "the test calls the program without its main function")]
+mod probe;
+
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
@@ -159,6 +163,77 @@ fn c_api_handles_null_and_empty_buffers() {
     }
 }
 
+/// An object of the C API without a label, track and parent.
+fn c_object(rect: Rect) -> RoiflowObject {
+    let Rect { x, y, width, height } = rect;
+    RoiflowObject { x, y, width, height, confidence: 0.5, label_id: 3, label: ptr::null(), track_id: 0, parent: -1, n_attributes: 9 }
+}
+
+#[test]
+fn c_api_removes_and_adds_objects_and_attributes() {
+    let outside = face(5, Rect { x: 900.0, ..BOX });
+    let buffer = buffer(vec![outside, face(6, BOX), face(7, BOX)]);
+    let pointer = buffer.as_mut_ptr();
+    let texts = [c"dog", c"fur", c"brown", c"age"].map(CStr::as_ptr);
+    let dog = RoiflowObject { label: texts[0], track_id: 4, parent: 0, ..c_object(Rect { x: 1.0, y: 2.0, width: 30.0, height: 40.0 }) };
+    let fur = RoiflowAttribute { name: texts[1], model: ptr::null(), label: texts[2], kind: 1, label_id: 2, confidence: 0.25, value: 9.0 };
+    let age = RoiflowAttribute { name: texts[3], model: texts[0], kind: 2, value: 7.5, ..fur };
+    let mut added = 9;
+    // SAFETY: the buffer is writable and used only here; objects, attributes and their texts are valid.
+    let done = unsafe {
+        [
+            roiflow_buffer_remove_object(pointer, 320, 240, 0),
+            roiflow_buffer_remove_object(pointer, 320, 240, 1),
+            roiflow_buffer_add_object(pointer, 320, 240, &raw const dog, &raw mut added),
+            roiflow_buffer_add_object(pointer, 320, 240, &c_object(Rect { x: f32::NAN, ..BOX }), &raw mut added),
+            roiflow_buffer_add_object(pointer, 320, 240, &RoiflowObject { parent: 7, ..c_object(BOX) }, ptr::null_mut()),
+            roiflow_buffer_add_attribute(pointer, 320, 240, 1, &raw const fur),
+            roiflow_buffer_add_attribute(pointer, 0, 0, 1, &raw const age),
+            roiflow_buffer_add_attribute(pointer, 320, 240, 2, &raw const age),
+            roiflow_buffer_add_attribute(pointer, 320, 240, 1, &RoiflowAttribute { kind: 0, ..age }),
+            roiflow_buffer_add_attribute(pointer, 320, 240, 1, &RoiflowAttribute { name: ptr::null(), ..age }),
+        ]
+    };
+    assert_eq!((done, added), ([1, 0, 1, 0, 0, 1, 1, 0, 0, 0], 1));
+    let read = Results::of(&buffer, SIZE);
+    let [face, dog] = [0, 1].map(|object_idx| read.object(object_idx).unwrap());
+    assert_eq!((read.n_objects(), text(face.label), face.n_attributes), (2, Some("face"), 2));
+    assert_eq!((text(dog.label), dog.label_id, dog.track_id, dog.parent, dog.confidence), (Some("dog"), 3, 4, 0, 0.5));
+    let [fur, age] = [0, 1].map(|attribute_idx| read.attribute(1, attribute_idx).unwrap());
+    assert_eq!((text(fur.name), text(fur.model), text(fur.label), fur.confidence), (Some("fur"), Some("application"), Some("brown"), 0.25));
+    assert_eq!((text(age.name), text(age.model), age.kind, age.value), (Some("age"), Some("dog"), 2, 7.5));
+    assert_eq!(read.json()["frame"], 3, "the frame keeps its number");
+
+    // SAFETY: as above; all functions allow null and buffers that are not writable.
+    let refused = unsafe {
+        let other = gst::ffi::gst_mini_object_ref(pointer.cast());
+        let refused = [
+            roiflow_buffer_remove_object(pointer, 320, 240, 0),
+            roiflow_buffer_add_object(pointer, 320, 240, &c_object(BOX), ptr::null_mut()),
+            roiflow_buffer_remove_object(ptr::null_mut(), 320, 240, 0),
+            roiflow_buffer_add_object(ptr::null_mut(), 320, 240, ptr::null(), ptr::null_mut()),
+            roiflow_buffer_add_attribute(ptr::null_mut(), 320, 240, 0, ptr::null()),
+        ];
+        gst::ffi::gst_mini_object_unref(other);
+        refused
+    };
+    assert_eq!(refused, [0; 5]);
+    let plain = gst::Buffer::new();
+    // SAFETY: as above.
+    let added = unsafe {
+        [
+            roiflow_buffer_remove_object(plain.as_mut_ptr(), 320, 240, 0),
+            roiflow_buffer_add_object(plain.as_mut_ptr(), 0, 0, &c_object(BOX), ptr::null_mut()),
+        ]
+    };
+    assert_eq!((added, plain.iter_meta::<gst::Meta>().count()), ([0, 0], 0), "a call that fails changes nothing");
+    // SAFETY: as above.
+    assert_eq!(unsafe { roiflow_buffer_add_object(plain.as_mut_ptr(), 320, 240, &c_object(BOX), ptr::null_mut()) }, 1);
+    assert_eq!(Results::of(&plain, SIZE).n_objects(), 1);
+    // SAFETY: null is allowed.
+    assert!(unsafe { roiflow_probe_buffer(ptr::null_mut()) }.is_null());
+}
+
 /// Compiles a C program with the header and the libraries of `pkg-config`.
 fn compile(source: &Path, program: &str, pkg_config_path: &str, packages: &[&str]) {
     let flags = Command::new("pkg-config").args(["--cflags", "--libs"]).args(packages).env("PKG_CONFIG_PATH", pkg_config_path).output();
@@ -242,11 +317,63 @@ fn c_example_prints_results_of_installed_plugin() {
     check_example(Command::new(folder.file("results")), &format!("{place}/plugins"), &folder);
 }
 
+/// Whether the system's Python has the bindings of GStreamer.
+fn has_gi() -> bool {
+    let has_gi = Command::new("/usr/bin/python3").args(["-c", "import gi; gi.require_version('Gst', '1.0')"]).output();
+    let has_gi = has_gi.is_ok_and(|has_gi| has_gi.status.success());
+    if !has_gi {
+        eprintln!("skipped: no Python bindings of GStreamer; install python3-gi and gir1.2-gstreamer-1.0");
+    }
+    has_gi
+}
+
+/// The example programs in Rust, C and Python remove small objects.
+#[test]
+fn probe_examples_remove_objects_by_a_rule() {
+    let folder = Folder::new("probe");
+    std::fs::create_dir(folder.0.join("plugins")).unwrap();
+    std::os::unix::fs::symlink(built_plugin(), folder.0.join("plugins/libgstroiflow.so")).unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let library = built_plugin();
+    let mut flags = Command::new("cc");
+    flags.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o", &folder.file("probe")]).arg(examples.join("c/probe.c"));
+    let gstreamer = Command::new("pkg-config").args(["--cflags", "--libs", "gstreamer-1.0"]).output().unwrap();
+    flags.args(String::from_utf8(gstreamer.stdout).unwrap().split_whitespace());
+    flags.arg(format!("-I{}/include", env!("CARGO_MANIFEST_DIR"))).arg(&library);
+    flags.arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()));
+    let compiled = flags.output().unwrap();
+    assert!(compiled.status.success(), "{}", shown(&compiled));
+    let mut programs = vec![None, Some(Command::new(folder.file("probe")))];
+    if has_gi() {
+        let mut python = Command::new("/usr/bin/python3");
+        python.arg(examples.join("python/probe.py"));
+        programs.push(Some(python));
+    }
+    for program in programs {
+        let results = folder.file("o.jsonl");
+        let line = format!(
+            "videotestsrc num-buffers=2 ! video/x-raw,format=RGB,width=320,height=240 ! \
+             roiattach name=filter rois=\"high:0,0,0.5,0.9;low:0.6,0.6,0.7,0.7;low:0,0,1,0.1\" ! roitrack ! roipublish address=\"{results}\" ! fakesink"
+        );
+        match program {
+            None => probe::run(&line, 80.0).unwrap(),
+            Some(mut program) => {
+                program.args([&line, "80"]).env("GST_PLUGIN_PATH", folder.file("plugins")).env("GST_REGISTRY", folder.file("registry"));
+                let played = program.output().unwrap();
+                assert!(played.status.success(), "{program:?}: {}", shown(&played));
+            }
+        }
+        for (line, n) in crate::cli::lines(&results).iter().zip(0..) {
+            let labels: Vec<&str> = line["objects"].as_array().unwrap().iter().map(|object| object["roi_type"].as_str().unwrap()).collect();
+            assert_eq!((labels, &line["frame"]), (vec!["high"], &n.into()));
+        }
+        assert_eq!(crate::cli::lines(&results).len(), 2);
+    }
+}
+
 #[test]
 fn python_example_prints_results_of_plugin() {
-    let has_gi = Command::new("/usr/bin/python3").args(["-c", "import gi; gi.require_version('Gst', '1.0')"]).output();
-    if !has_gi.is_ok_and(|has_gi| has_gi.status.success()) {
-        eprintln!("skipped: no Python bindings of GStreamer; install python3-gi and gir1.2-gstreamer-1.0");
+    if !has_gi() {
         return;
     }
     let folder = Folder::new("python");

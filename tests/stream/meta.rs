@@ -117,7 +117,7 @@ fn second_attach_updates_same_region() {
     meta::attach(buffer, classified.clone());
     assert_eq!(rois(buffer), [(7, (40, 61, 81, 100), ["detection", "gender", "age"].map(String::from).to_vec())]);
     assert_eq!(meta::read(buffer, SIZE).unwrap(), classified, "our rectangle keeps its subpixel precision");
-    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 2, "our meta and one region");
+    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 3, "our meta, the marker and one region");
 }
 
 #[test]
@@ -293,4 +293,232 @@ fn elements_register_once_from_any_thread() {
         assert_eq!(factory.plugin().unwrap().plugin_name(), "roiflow");
         factory.create().build().unwrap();
     }
+}
+
+/// Reads the results and attaches them again, as each element does. Returns the labels of the objects.
+fn pass_element(buffer: &mut gst::BufferRef) -> Vec<String> {
+    let read = meta::read(buffer, SIZE).unwrap();
+    let labels = read.detections.iter().map(|object| object.label.as_deref().unwrap().to_owned()).collect();
+    meta::attach(buffer, read);
+    labels
+}
+
+#[test]
+fn region_beyond_the_frame_is_one_object() {
+    let minus = |pixels: i32| (-pixels).cast_unsigned();
+    let places = [
+        ("right", (221, 10, 100, 100)),
+        ("bottom", (10, 200, 50, 500)),
+        ("left", (minus(5), 50, 100, 100)),
+        ("around", (minus(1), minus(1), 322, 242)),
+        ("huge", (10, 10, u32::MAX, 20)),
+        ("outside", (500, 500, 10, 10)),
+        ("empty", (50, 50, 0, 10)),
+    ];
+    let mut buffer = buffer();
+    let buffer = buffer.get_mut().unwrap();
+    for (label, place) in &places {
+        RoiMeta::add(buffer, label, *place);
+    }
+    let labels = places.map(|(label, _)| label.to_owned());
+    for _ in 0..3 {
+        assert_eq!(pass_element(buffer), labels);
+        let regions: Vec<_> = buffer.iter_meta::<RoiMeta>().map(|roi| (roi.roi_type().to_owned(), roi.rect())).collect();
+        assert_eq!(regions, places.map(|(label, place)| (label.to_owned(), place)), "no region is added or changed");
+    }
+    let read = meta::read(buffer, SIZE).unwrap();
+    assert_eq!(read.detections[2].rect, Rect { x: -5.0, y: 50.0, width: 100.0, height: 100.0 });
+    assert!(!meta::has_lost_rois(buffer, &read));
+}
+
+#[test]
+fn regions_beyond_the_frame_are_classified_and_tracked_once() {
+    let pipeline = pipeline(&format!(
+        "videotestsrc num-buffers=4 pattern=red ! video/x-raw,format=RGB,width=320,height=240,framerate=10/1 ! identity name=attach ! \
+         roitrack min-hits=1 ! {} ! roitrack ! fakesink name=sink",
+        crate::harness::classify("color", "")
+    ));
+    crate::harness::on_buffers(&pipeline, "attach", "src", |_, buffer| {
+        RoiMeta::add(buffer.make_mut(), "edge", (221, 100, 100, 141));
+    });
+    let arrived = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    for arrived in arrived.lock().unwrap().iter() {
+        let read = arrived.results().unwrap();
+        let seen: Vec<_> = read.detections.iter().map(|object| (object.track, object.classifications.len())).collect();
+        assert_eq!(seen, [(Some(ObjectId(1)), 1)]);
+    }
+}
+
+/// `gvametaaggregate` copies the regions of all its inputs to one buffer, with new IDs, and keeps one meta of ours.
+#[test]
+fn renumbered_and_repeated_regions_are_no_new_objects() {
+    let mut buffer = buffer();
+    let buffer = buffer.get_mut().unwrap();
+    let mut child = face(8, Rect { x: 50.0, y: 70.0, width: 20.0, height: 20.0 });
+    child.parent = Some(ObjectId(7));
+    meta::attach(buffer, results(SIZE, 0, vec![face(7, BOX), child.clone()]));
+    let places: Vec<_> = buffer.iter_meta::<RoiMeta>().map(|roi| roi.rect()).collect();
+    // Old versions set no ID.
+    for (place, id) in places.into_iter().zip([0, 41]) {
+        let mut roi = RoiMeta::add(buffer, "face", place);
+        roi.set_id(id);
+        roi.add_param(gst::Structure::builder("detection").field("confidence", 0.75_f64).build());
+        roi.add_param(gst::Structure::builder("type").field("label", "van").field("attribute_name", "type").build());
+    }
+    let mut ids = [30, 31].into_iter();
+    buffer.iter_meta_mut::<RoiMeta>().take(2).for_each(|mut roi| roi.set_id(ids.next().unwrap()));
+    let mut plate = RoiMeta::add(buffer, "plate", (60, 80, 5, 5));
+    plate.set_parent_id(31);
+    for _ in 0..3 {
+        let read = meta::read(buffer, SIZE).unwrap();
+        let seen: Vec<_> = read.detections.iter().map(|object| (object.id.0, object.parent, object.classifications.len())).collect();
+        assert_eq!(seen[..2], [(7, None, 3), (8, Some(ObjectId(7)), 3)], "the classifications of the copies are added");
+        assert_eq!((read.detections.len(), read.detections[2].parent), (3, Some(ObjectId(8))));
+        meta::attach(buffer, read);
+    }
+}
+
+#[test]
+fn object_attached_without_confidence_has_none() {
+    let folder = crate::harness::Folder::new("no confidence");
+    let pipeline = pipeline(&format!(
+        "videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240,framerate=10/1 ! \
+         roiattach name=attach rois=door:0.1,0.1,0.5,0.9 ! roitrack min-hits=1 high-confidence=0.9 ! roipublish address=\"{}\" ! \
+         roipublish format=csv address=\"{}\" ! roioverlay ! fakesink",
+        folder.file("o.jsonl"),
+        folder.file("o.csv")
+    ));
+    crate::harness::on_buffers(&pipeline, "attach", "sink", |_, buffer| {
+        RoiMeta::add(buffer.make_mut(), "car", (10, 20, 30, 40));
+    });
+    assert_eq!(run(&pipeline).error, None);
+    let lines = crate::cli::lines(&folder.file("o.jsonl"));
+    assert_eq!(lines.len(), 3);
+    for line in &lines {
+        let objects = line["objects"].as_array().unwrap();
+        assert_eq!(objects.len(), 2, "{line}");
+        for (object, id) in objects.iter().zip(1..) {
+            assert_eq!((object["detection"].get("confidence"), &object["id"]), (None, &id.into()), "thresholds let it pass");
+        }
+    }
+    let text = std::fs::read_to_string(folder.file("o.csv")).unwrap();
+    assert!(!text.contains("NaN"), "{text}");
+}
+
+/// Removes the regions of this type, as a program does in a probe.
+fn remove_regions(buffer: &mut gst::Buffer, kind: &str) {
+    buffer.make_mut().foreach_meta_mut(|mut meta| {
+        let is_it = meta.downcast_ref::<RoiMeta>().is_some_and(|roi| roi.roi_type() == kind);
+        std::ops::ControlFlow::Continue(if is_it {
+            gst::buffer::BufferMetaForeachAction::Remove
+        } else {
+            gst::buffer::BufferMetaForeachAction::Keep
+        })
+    });
+}
+
+fn car_and_person(n: u64) -> FrameResults {
+    let car = Detection { label: Some("car".into()), ..face(1, BOX) };
+    let person = Detection { label: Some("person".into()), ..face(2, Rect { x: 10.0, y: 10.0, width: 40.0, height: 60.0 }) };
+    let outside = Detection { label: Some("outside".into()), ..face(3, Rect { x: 900.0, y: 10.0, width: 40.0, height: 60.0 }) };
+    results(SIZE, n, vec![car, person, outside])
+}
+
+/// A probe upstream or downstream of an element that keeps regions removes them.
+#[test]
+fn object_whose_region_a_program_removes_is_removed() {
+    for (elements, probe, removed, expected) in [
+        ("identity name=a", "a", &["car"][..], &["person", "outside"][..]),
+        ("identity name=a", "a", &["car", "person"], &["outside"]),
+        ("identity name=a ! videoconvert ! video/x-raw,format=RGB", "a", &["car"], &["person", "outside"]),
+        ("videoconvert name=a ! video/x-raw,format=RGB", "a", &["car"], &["person", "outside"]),
+        ("videoscale name=a ! video/x-raw,width=640,height=480", "a", &["car"], &["person", "outside"]),
+        ("identity name=a ! videoscale ! video/x-raw,width=640,height=480", "a", &["car", "person"], &["outside"]),
+        ("roitrack name=a min-hits=1", "a", &["person"], &["car", "outside"]),
+        ("tee name=t ! queue ! fakesink t. ! queue name=a", "a", &["person"], &["car", "outside"]),
+        ("videorate name=a ! video/x-raw,framerate=20/1", "a", &["person"], &["car", "outside"]),
+        ("identity name=a ! videocrop left=10", "a", &[], &["car", "person", "outside"]),
+        ("videocrop name=a left=10", "a", &["car"], &["car", "person", "outside"]),
+    ] {
+        let pipeline = pipeline(&format!(
+            "videotestsrc num-buffers=3 ! video/x-raw,format=I420,width=320,height=240,framerate=10/1 ! identity name=attach ! {elements} ! \
+             roitrack min-hits=1 ! {} ! fakesink name=sink",
+            crate::harness::classify("color", "")
+        ));
+        attach(&pipeline, car_and_person);
+        crate::harness::on_buffers(&pipeline, probe, "src", |_, buffer| removed.iter().for_each(|kind| remove_regions(buffer, kind)));
+        let arrived = collect(&pipeline, "sink", "sink");
+        let ending = run(&pipeline);
+        assert_eq!(ending.error, None, "{elements}");
+        let arrived = arrived.lock().unwrap();
+        assert!(arrived.len() >= 3);
+        for arrived in arrived.iter() {
+            let read = arrived.results().unwrap();
+            let labels: Vec<&str> = read.detections.iter().map(|object| object.label.as_deref().unwrap()).collect();
+            assert_eq!(labels, expected, "{elements}, removed {removed:?}");
+        }
+    }
+}
+
+#[test]
+fn removed_object_does_not_come_back_when_results_are_attached_again() {
+    let mut buffer = buffer();
+    meta::attach(buffer.get_mut().unwrap(), car_and_person(0));
+    let copy = buffer.copy();
+    remove_regions(&mut buffer, "car");
+    for _ in 0..2 {
+        assert_eq!(pass_element(buffer.get_mut().unwrap()), ["person", "outside"]);
+        assert_eq!(rois(&buffer).len(), 1);
+    }
+    remove_regions(&mut buffer, "person");
+    assert_eq!(pass_element(buffer.get_mut().unwrap()), ["outside"], "the last region");
+    assert_eq!(meta::read(&copy, SIZE).unwrap().detections.len(), 3, "a copy from before keeps its objects");
+    RoiMeta::add(buffer.get_mut().unwrap(), "dog", (1, 2, 3, 4));
+    assert_eq!(pass_element(buffer.get_mut().unwrap()), ["outside", "dog"]);
+    remove_regions(&mut buffer, "dog");
+    assert_eq!(pass_element(buffer.get_mut().unwrap()), ["outside"], "a region that another program added");
+}
+
+#[test]
+fn frames_with_results_of_other_elements_are_numbered() {
+    let folder = crate::harness::Folder::new("numbers");
+    let pipeline = pipeline(&format!(
+        "videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240 ! identity name=attach ! roitrack ! identity name=edit ! \
+         roipublish address=\"{}\" ! fakesink",
+        folder.file("o.jsonl")
+    ));
+    crate::harness::on_buffers(&pipeline, "attach", "src", |_, buffer| {
+        RoiMeta::add(buffer.make_mut(), "car", (10, 20, 30, 40));
+    });
+    crate::harness::on_buffers(&pipeline, "edit", "src", |_, buffer| {
+        let removed = meta::edit(buffer.make_mut(), SIZE, |results| results.detections.pop());
+        assert_eq!(removed.unwrap().label.as_deref(), Some("car"));
+    });
+    assert_eq!(run(&pipeline).error, None);
+    let seen: Vec<_> = crate::cli::lines(&folder.file("o.jsonl"))
+        .iter()
+        .map(|line| (line["frame"].clone(), line["objects"].as_array().unwrap().len()))
+        .collect();
+    assert_eq!(seen, [(0.into(), 0), (1.into(), 0), (2.into(), 0)]);
+}
+
+#[test]
+fn program_edits_objects_of_other_elements() {
+    let mut buffer = buffer();
+    let buffer = buffer.get_mut().unwrap();
+    RoiMeta::add(buffer, "car", (1, 2, 30, 40));
+    RoiMeta::add(buffer, "car", (1, 2, 30, 40)).set_id(8);
+    RoiMeta::add(buffer, "dog", (100, 2, 30, 40)).set_id(9);
+    assert_eq!(meta::edit(buffer, SIZE, |results| results.detections.get(7).cloned()), None);
+    assert_eq!((buffer.iter_meta::<gst::Meta>().count(), rois(buffer).len()), (3, 3), "nothing changes");
+    let n_objects = meta::edit(buffer, SIZE, |results| {
+        results.detections.retain(|object| object.label.as_deref() != Some("car"));
+        results.detections.push(face(77, BOX));
+        Some(results.detections.len())
+    });
+    assert_eq!(n_objects, Some(2));
+    let read = meta::read(buffer, SIZE).unwrap();
+    let labels: Vec<&str> = read.detections.iter().map(|object| object.label.as_deref().unwrap()).collect();
+    assert_eq!((labels, rois(buffer).iter().map(|roi| roi.0).collect::<Vec<_>>()), (vec!["dog", "face"], vec![9, 77]));
 }

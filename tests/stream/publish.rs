@@ -7,7 +7,7 @@ use gstreamer as gst;
 use roiflow::frame::{InferenceStatus, Rect, Size};
 use serde_json::{Value, json};
 
-use crate::harness::{attach, collect, eventually, face, init, on_buffers, pipeline, results, run};
+use crate::harness::{Folder, attach, collect, eventually, face, init, on_buffers, pipeline, results, run};
 
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: -20.0, y: 60.0, width: 52.0, height: 60.0 };
@@ -348,4 +348,44 @@ fn missing_folder_is_an_error_with_remedy() {
     let error = run(&pipeline).error.unwrap();
     let expected = "cannot write results to /no such folder/results.jsonl: No such file or directory (os error 2); create the folder";
     assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
+    let folder = Folder::new("zones");
+    let play = |zones: &str, tags: &str| {
+        let line = "videotestsrc num-buffers=4 ! video/x-raw,width=320,height=240,framerate=25/1 ! \
+                    roiattach rois=\"car:0,0,0.2,0.5;car:0.6,0,0.8,0.5;dog:0.1,0,0.3,0.5\" ! roitrack min-hits=1 ! \
+                    roianalytics zones=left:0,0,0.5,0,0.5,1,0,1 ! roipublish name=publish labels=\"car, cat\" ! fakesink";
+        let pipeline = pipeline(line);
+        let publish = pipeline.by_name("publish").unwrap();
+        publish.set_property("address", folder.file("o.jsonl"));
+        publish.set_property("zones", zones);
+        publish.set_property("tags", tags);
+        run(&pipeline)
+    };
+    let ending = play("left", "{\"site\":\"gate\",\"lane\":3}");
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let lines = crate::cli::lines(&folder.file("o.jsonl"));
+    assert_eq!(lines.len(), 4);
+    for line in &lines {
+        let objects = line["objects"].as_array().unwrap();
+        assert_eq!((objects.len(), &objects[0]["roi_type"], &objects[0]["x"]), (1, &"car".into(), &0.into()), "{line}");
+        assert_eq!(line["tags"], serde_json::json!({"site": "gate", "lane": 3}));
+        let events = line["events"].as_array().into_iter().flatten();
+        assert!(events.clone().all(|event| event["label"] == "car" && event["place"] == "left"), "{line}");
+    }
+    let ending = play("rihgt", "");
+    assert!(
+        ending.warnings.len() == 1 && ["got rihgt", "the places upstream are left"].iter().all(|part| ending.warnings[0].contains(part)),
+        "{:?}",
+        ending.warnings
+    );
+    assert!(
+        crate::cli::lines(&folder.file("o.jsonl"))
+            .iter()
+            .all(|line| line["objects"] == serde_json::json!([]) && line.get("tags").is_none())
+    );
+    let error = play("", "site=gate").error.unwrap();
+    assert!(error.contains("tags: expected a JSON object") && error.contains("site=gate"), "{error}");
 }

@@ -196,7 +196,15 @@ fn object_size_limits_select_classified_objects() {
     // The size limits also apply to a detector.
     let line = format!("{} ! fakesink name=sink", detect("rectangle", "inference-region=roi-list max-object-width=12"));
     let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {line}"));
-    attach(&pipeline, move |n| results(SIZE, n, objects(n)));
+    // The selected objects do not overlap, because an object in overlapping parents is reported once.
+    let apart = move |n: u64| {
+        let move_right = |(mut object, x): (Detection, f32)| {
+            object.rect.x += x;
+            object
+        };
+        objects(n).into_iter().zip([0.0, 8.0, 0.0, 22.0, 36.0, 0.0]).map(move_right).collect()
+    };
+    attach(&pipeline, move |n| results(SIZE, n, apart(n)));
     let arrived = collect(&pipeline, "sink", "sink");
     feed(&pipeline, &caps("RGB", SIZE), [filled(RED)]);
     assert_eq!(run(&pipeline).error, None);
@@ -248,6 +256,48 @@ fn class_thresholds_apply_and_invalid_ones_are_errors() {
     ] {
         let said = detected(&format!("class-thresholds=\"{text}\"")).0.unwrap();
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
+/// The model finds one `car` in each frame.
+#[test]
+fn detector_reports_only_the_wanted_classes() {
+    let labels = |properties: &str| {
+        let picture = picture(SIZE, PixelRect { x: 16, y: 15, width: 32, height: 30 }, RED);
+        let line = format!(
+            "appsrc name=source ! {} ! roidetect model={} {properties} ! fakesink name=sink",
+            detect("rectangle", ""),
+            crate::harness::tiny("ultralytics.onnx")
+        );
+        let pipeline = pipeline(&line);
+        let arrived = collect(&pipeline, "sink", "sink");
+        feed(&pipeline, &caps("RGB", SIZE), [picture]);
+        if let Some(error) = run(&pipeline).error {
+            return Err(error);
+        }
+        let results = arrived.lock().unwrap()[0].results().unwrap();
+        Ok(results.detections.iter().map(|found| found.label.as_deref().unwrap().to_owned()).collect::<Vec<_>>().join(" "))
+    };
+    for (properties, expected) in [
+        ("", "rectangle car"),
+        ("keep-classes=\"person, car\"", "rectangle car"),
+        ("keep-classes=person", "rectangle"),
+        ("drop-classes=person", "rectangle car"),
+        ("drop-classes=car", "rectangle"),
+        ("keep-classes=person tiles=2x2", "rectangle"),
+        ("keep-classes=car inference-region=roi-list", "rectangle car"),
+        ("keep-classes=person inference-region=roi-list object-class=rectangle", "rectangle"),
+        ("keep-classes=car class-thresholds=car=0.95", "rectangle"),
+    ] {
+        assert_eq!(labels(properties), Ok(expected.to_owned()), "{properties}");
+    }
+    for (properties, parts) in [
+        ("keep-classes=cat", ["keep-classes: the model has no label `cat`", "did you mean `car`"]),
+        ("drop-classes=tree", ["drop-classes: the model has no label `tree`", "expected one of"]),
+        ("keep-classes=car drop-classes=car", ["keep-classes and drop-classes", "at least one class"]),
+    ] {
+        let error = labels(properties).unwrap_err();
+        assert!(parts.iter().all(|part| error.contains(part)), "{properties}: {error}");
     }
 }
 

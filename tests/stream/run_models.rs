@@ -61,6 +61,81 @@ fn a_classifier_takes_only_objects_with_its_labels() {
     check_fails(&["run", "--model", &detector, "--classify", &format!("{color}@"), "--input", &red], 2, &["MODEL@LABEL"]);
 }
 
+/// The detector finds one `car` of confidence 0.9 in each frame.
+#[test]
+fn options_select_classes_and_confidence() {
+    let folder = Folder::new("classes");
+    folder.picture("red.png", 64, 64, [255, 0, 0]);
+    let (json, red, model) = (folder.file("o.jsonl"), folder.file("red.png"), tiny("ultralytics.onnx"));
+    let (of_model, of_pipeline) = (["run", "--model", &model], ["run", "detect", "--set", &format!("model={model}")].map(str::to_owned));
+    let of_pipeline = of_pipeline.each_ref().map(String::as_str);
+    for command in [&of_model[..], &of_pipeline[..]] {
+        for (options, n_objects) in [
+            (&["--classes", "person,car"][..], 1),
+            (&["--classes", "person"], 0),
+            (&["--drop-classes", "car"], 0),
+            (&["--threshold", "0.5"], 1),
+            (&["--threshold", "0.95"], 0),
+        ] {
+            let output = roiflow(&[command, &["--device", "CPU", "--input", &red, "--json", &json], options].concat());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert_eq!(lines(&json)[0]["objects"].as_array().unwrap().len(), n_objects, "{command:?} {options:?}");
+        }
+    }
+    let color = tiny("color.onnx");
+    check_fails(
+        &["run", "--model", &model, "--device", "CPU", "--input", &red, "--classes", "cat"],
+        1,
+        &["no label `cat`", "did you mean `car`"],
+    );
+    check_fails(&["run", "--model", &model, "--input", &red, "--threshold", "80"], 2, &["--threshold", "from 0 to 1", "80"]);
+    check_fails(&["run", "--classify", &color, "--input", &red, "--classes", "red"], 2, &["--classes", "--model FILE"]);
+    check_fails(&["run", &folder.file("colors.toml"), "--input", &red, "--classes", "red"], 2, &["--classes", "the parameter `classes`"]);
+}
+
+/// The detector finds one `car` in each frame.
+#[test]
+fn lines_have_own_fields_and_are_filtered() {
+    let folder = Folder::new("own fields");
+    let (json, model) = (folder.file("o.jsonl"), tiny("ultralytics.onnx"));
+    let run = |command: &[&str], options: &[&str]| {
+        let output = roiflow(&[command, &["--device", "CPU", "--input", "test:7", "--json", &json], options].concat());
+        assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+        lines(&json)
+    };
+    let of_model = ["run", "--model", &*model];
+    let frames = |lines: &[serde_json::Value]| lines.iter().map(|line| line["frame"].as_u64().unwrap()).collect::<Vec<_>>();
+    let n_objects = |lines: &[serde_json::Value]| lines.iter().map(|line| line["objects"].as_array().unwrap().len()).sum::<usize>();
+    let seen = run(&of_model, &["--tag", "site=gate", "--tag", "lane=3", "--tag", "id=\"007\"", "--only-labels", "person,car"]);
+    assert_eq!((seen[0]["tags"].clone(), n_objects(&seen)), (serde_json::json!({"site": "gate", "lane": 3, "id": "007"}), 7));
+    assert_eq!(n_objects(&run(&of_model, &["--only-labels", "person"])), 0);
+    // Frames of the test pattern are 1/30 s apart.
+    assert_eq!(frames(&run(&of_model, &["--max-rate", "10"])), [0, 3, 6]);
+    assert_eq!(frames(&run(&of_model, &["--only-changes"])), [0]);
+    assert!(run(&of_model, &["--only-events"]).is_empty());
+
+    let description = folder.file("own.toml");
+    let text = format!(
+        "version = 1\nname = \"own\"\ndescription = \"Own fields.\"\n[parameters.site]\ntype = \"string\"\ndefault = \"none\"\n\
+         [parameters.device]\ntype = \"string\"\ndefault = \"CPU\"\n\
+         [publish]\ntags = {{ site = \"{{site}}\", lane = 3 }}\nlabels = \"car\"\nmax-rate = 10\n\
+         [pipeline]\ngraph = \"{{source}} ! roidetect model={model} device={{device}} ! {{json}} ! {{video}}\"\n"
+    );
+    std::fs::write(&description, &text).unwrap();
+    let seen = run(&["run", &description], &["--set", "site=gate", "--tag", "lane=4", "--max-rate", "5"]);
+    assert_eq!((seen[0]["tags"].clone(), frames(&seen)), (serde_json::json!({"site": "gate", "lane": 4}), vec![0, 6]));
+    assert_eq!(frames(&run(&["run", &description], &[])), [0, 3, 6]);
+    for (from, to, parts) in
+        [("{site}", "{sit}", ["[publish] uses `{sit}`", "did you mean `site`"]), ("max-rate", "max-rates", ["max-rates", "max-rate"])]
+    {
+        std::fs::write(&description, text.replace(from, to)).unwrap();
+        check_fails(&["run", &description, "--input", "test:2"], 2, &parts);
+    }
+    check_fails(&["run", "--model", &model, "--input", "test:2", "--tag", "a=1"], 2, &["--tag", "--json or --publish"]);
+    check_fails(&["run", "--model", &model, "--input", "test:2", "--json", &json, "--tag", "a"], 2, &["--tag", "NAME=VALUE"]);
+    check_fails(&["run", "--model", &model, "--input", "test:2", "--json", &json, "--max-rate", "0"], 2, &["--max-rate", "above 0"]);
+}
+
 #[test]
 fn a_run_ends_with_a_command_that_shows_the_results() {
     let folder = Folder::new("next command");

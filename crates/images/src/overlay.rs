@@ -273,8 +273,8 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
     if let Some(track) = detection.track {
         let _ = write!(caption, " #{track}");
     }
-    if with_confidence {
-        let _ = write!(caption, " {:.2}", detection.confidence);
+    if let Some(confidence) = detection.known_confidence().filter(|_| with_confidence) {
+        let _ = write!(caption, " {confidence:.2}");
     }
     write_classifications(caption, " · ", &detection.classifications);
 }

@@ -24,6 +24,7 @@ fn line_as(results: &FrameResults, masks: MaskFormat) -> Value {
         frame_number: 7,
         stream_id: Some("door"),
         source: None,
+        tags: None,
         timestamp_ns: Some(40),
         pts_ns: None,
         time: UNIX_EPOCH,

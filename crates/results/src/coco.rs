@@ -41,7 +41,7 @@ pub fn write_entries(text: &mut Vec<u8>, results: &FrameResults, image_id: u64, 
         if text.len() > begin {
             text.extend_from_slice(b",\n");
         }
-        let score = rounded(f64::from(detection.confidence), 1e5);
+        let score = rounded(f64::from(detection.rank()), 1e5);
         serde_json::to_writer(&mut *text, &Entry { image_id, category_id, bbox, score }).expect("every value can be written as JSON");
     }
     n_unknown

@@ -55,7 +55,7 @@ fn row(
     add(&detection.stated().map_or("", track_state));
     add(&detection.label.as_deref().unwrap_or("object"));
     add(&detection.label_id);
-    add(&detection.confidence);
+    add(&shown(detection.known_confidence()));
     add(&pixels.x);
     add(&pixels.y);
     add(&pixels.width);
@@ -114,6 +114,7 @@ mod tests {
             frame_number: 7,
             stream_id: Some("door"),
             source: None,
+            tags: None,
             timestamp_ns: Some(40),
             pts_ns: None,
             time: SystemTime::UNIX_EPOCH,

@@ -56,7 +56,7 @@ pub struct Detection {
     /// Keypoints in frame pixels, in the order of the model. Faces: left eye, right eye, nose, left and right mouth corner, as seen in the
     /// image. Empty if the model has no keypoints. Keypoints may be outside the box.
     pub keypoints: Vec<Point>,
-    /// Confidence of the detector, 0..=1.
+    /// Confidence of the detector, 0..=1; NaN if it is unknown: see [`Detection::UNKNOWN_CONFIDENCE`].
     pub confidence: f32,
     /// Class index.
     pub label_id: u32,
@@ -67,6 +67,20 @@ pub struct Detection {
 }
 
 impl Detection {
+    /// The confidence of an object that was attached without a confidence. Thresholds let such an object pass, and formats leave its
+    /// confidence out.
+    pub const UNKNOWN_CONFIDENCE: f32 = f32::NAN;
+
+    /// Returns the confidence; `None` if it is unknown.
+    pub fn known_confidence(&self) -> Option<f32> {
+        Some(self.confidence).filter(|confidence| !confidence.is_nan())
+    }
+
+    /// Returns the confidence for thresholds and for the order of objects: 1 if it is unknown.
+    pub fn rank(&self) -> f32 {
+        self.known_confidence().unwrap_or(1.0)
+    }
+
     /// Sets the track ID that another tracker has assigned, unless the object already has a track ID.
     pub fn adopt_track(&mut self, track: ObjectId) {
         if self.track.is_none() {

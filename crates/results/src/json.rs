@@ -24,10 +24,12 @@
 //!
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are
 //!   fractions of the frame size, not clipped.
+//! - `tags` has the constant fields that the user has set for the stream. The key is omitted without such fields.
 //! - `classifications` has the attributes of the whole frame. The key is omitted if the frame has no attributes.
 //! - `lost_tracks` has the tracks whose objects were not detected: `id`, `track_state` (`lost`), `roi_type`, `bounding_box` (predicted), and `missed`, the
 //!   number of inferred frames without the object. The key is omitted unless the tracker reports lost tracks.
 //! - `events` has what tracked objects did at lines and in zones. The key is omitted if nothing happened.
+//! - `confidence` is omitted if the object was attached without one.
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
@@ -91,6 +93,8 @@ pub struct Context<'a> {
     pub stream_id: Option<&'a str>,
     /// Source of the stream, without credentials; see [`crate::redaction`].
     pub source: Option<&'a str>,
+    /// Constant fields of the stream.
+    pub tags: Option<&'a serde_json::Map<String, serde_json::Value>>,
     /// Stream time in nanoseconds.
     pub timestamp_ns: Option<u64>,
     /// Presentation timestamp in nanoseconds.
@@ -142,6 +146,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         time: rfc3339(context.time),
         message_id: context.message_id,
         source: context.source,
+        tags: context.tags,
         image: context.image,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
@@ -177,6 +182,8 @@ struct Frame<'a> {
     message_id: Option<&'a str>,
     source: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tags: Option<&'a serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<ImagePlace>,
     resolution: Option<Resolution>,
     inference: Inference<'a>,
@@ -205,7 +212,8 @@ struct Inference<'a> {
 #[derive(Serialize)]
 struct DetectionBody<'a> {
     bounding_box: BoundingBox,
-    confidence: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidence: Option<f32>,
     label_id: u32,
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "Points::is_empty")]
@@ -349,7 +357,7 @@ impl Serialize for Object<'_> {
         let label = detection.label.as_deref();
         let body = DetectionBody {
             bounding_box: bounding_box(&detection.rect, size),
-            confidence: detection.confidence,
+            confidence: detection.known_confidence(),
             label_id: detection.label_id,
             label,
             keypoints: Points(&detection.keypoints, size),
@@ -499,6 +507,7 @@ mod tests {
             frame_number: 7,
             stream_id: None,
             source: None,
+            tags: None,
             timestamp_ns: Some(40),
             pts_ns: Some(1040),
             time: UNIX_EPOCH,
@@ -652,7 +661,8 @@ mod tests {
         face.classifications = vec![Classification { name: "age".into(), model: "m".into(), outcome: Outcome::Value(f32::INFINITY) }];
         let (_, value) = line(&results(vec![face]));
         let object = &value["objects"][0];
-        assert_eq!([&object["detection"]["confidence"], &object["detection"]["label"], &object["age"]["value"]], [&Value::Null; 3]);
+        assert_eq!([&object["detection"]["label"], &object["age"]["value"]], [&Value::Null; 2]);
+        assert_eq!(object["detection"].get("confidence"), None, "it is unknown");
         assert_eq!(object["roi_type"], "object");
     }
 

@@ -33,7 +33,7 @@ export function Crops({ crops, error }) {
     ${!error && crops.length === 0 && html`<p class="facts">No object was found since this page was opened.</p>`}
     <ul class="crops">${crops.map((crop) => html`<li key=${crop.track === null ? `crop ${crop.id}` : crop.track}>
       <img src=${crop.picture} alt=${title(crop)} onError=${hide} onLoad=${show} />
-      <div class="facts">${title(crop)}, ${Math.round(crop.confidence * 100)} %, ${new Date(crop.time_ms).toLocaleTimeString()}</div>
+      <div class="facts">${title(crop)}, ${crop.confidence === null ? "" : `${Math.round(crop.confidence * 100)} %, `}${new Date(crop.time_ms).toLocaleTimeString()}</div>
     </li>`)}</ul></div>`;
 }
 

@@ -31,7 +31,7 @@ pub struct Cut {
     /// Label of the class, or its number if the model has no labels.
     pub label: String,
     /// Confidence of the detector, 0 to 1.
-    pub confidence: f32,
+    pub confidence: Option<f32>,
     /// Track ID; `None` without a tracker.
     pub track: Option<i64>,
     /// Left, top, right and bottom edge of the object, as fractions of the frame size.
@@ -50,7 +50,7 @@ pub(crate) struct Crop {
     /// Capture time of the frame.
     pub(crate) time: SystemTime,
     pub(crate) label: String,
-    pub(crate) confidence: f32,
+    pub(crate) confidence: Option<f32>,
     pub(crate) track: Option<i64>,
     pub(crate) rect: [f32; 4],
     pub(crate) jpeg: Bytes,
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn cut(track: Option<i64>, n_bytes: usize) -> Cut {
-        Cut { label: "person".into(), confidence: 0.5, track, rect: [0.0, 0.0, 0.5, 0.5], jpeg: vec![1; n_bytes] }
+        Cut { label: "person".into(), confidence: Some(0.5), track, rect: [0.0, 0.0, 0.5, 0.5], jpeg: vec![1; n_bytes] }
     }
 
     fn add(crops: &Crops, frame: u64, cuts: Vec<Cut>) {

@@ -82,6 +82,7 @@ impl Published {
                 frame_number: self.number,
                 stream_id: Some(&self.stream),
                 source: Some(&self.source),
+                tags: None,
                 timestamp_ns: self.frame.timestamp_ns,
                 pts_ns: self.frame.pts_ns,
                 time: self.frame.time,

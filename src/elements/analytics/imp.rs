@@ -246,7 +246,7 @@ impl RoiAnalytics {
             return Err(gst::FlowError::NotNegotiated);
         };
         let had_results = meta::has_results(&buffer);
-        let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| meta::no_results(size));
         let begin = results.events.len();
         let scene = self.state.lock().unwrap().scene_to_send(size);
         if let Some(scene) = scene {

@@ -229,6 +229,9 @@ impl RoiAttach {
             let results = match meta::take(&mut buffer, size) {
                 None => found,
                 Some(mut earlier) => {
+                    if earlier.frame_number == meta::UNNUMBERED {
+                        earlier.frame_number = found.frame_number;
+                    }
                     earlier.detections.extend(found.detections);
                     earlier.classifications.extend(found.classifications);
                     earlier.events.extend(found.events);

@@ -49,7 +49,7 @@ impl Roi {
             parent: None,
             rect: Rect::from_corners(left * width, top * height, right * width, bottom * height),
             keypoints: vec![],
-            confidence: 1.0,
+            confidence: Detection::UNKNOWN_CONFIDENCE,
             label_id: self.label_id,
             label: self.label.as_deref().map(Into::into),
             classifications: vec![],

@@ -42,7 +42,7 @@ struct Track {
 
 /// Quality of an image: the product of confidence and area.
 pub(super) fn score(detection: &Detection, rect: PixelRect) -> f64 {
-    f64::from(detection.confidence.max(0.0)) * f64::from(rect.width) * f64::from(rect.height)
+    f64::from(detection.rank().max(0.0)) * f64::from(rect.width) * f64::from(rect.height)
 }
 
 impl BestCrops {

@@ -99,7 +99,8 @@ struct Line<'a> {
     id: Option<i32>,
     region_id: usize,
     roi_type: &'a str,
-    confidence: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidence: Option<f32>,
     label_id: u32,
     x: u32,
     y: u32,
@@ -330,7 +331,7 @@ impl RoiCrop {
         state.n_frames += 1;
         let results = meta::read_shared(buffer, size);
         let frame_number = match &results {
-            Some(results) if meta::size_when_attached(buffer).is_some() => results.frame_number,
+            Some(results) if results.frame_number != meta::UNNUMBERED => results.frame_number,
             _ => now,
         };
         let mut crops = Vec::new();
@@ -375,7 +376,7 @@ impl RoiCrop {
             id: crop.track.map(|track| track.0),
             region_id: crop.region_id,
             roi_type,
-            confidence: crop.confidence,
+            confidence: Some(crop.confidence).filter(|confidence| !confidence.is_nan()),
             label_id: crop.label_id,
             x,
             y,

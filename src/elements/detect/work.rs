@@ -3,6 +3,7 @@
 //!
 //! This module uses no pads and no properties.
 
+use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
 
 use gst::glib;
@@ -11,7 +12,8 @@ use gstreamer as gst;
 use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::work::{Done, Work};
-use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
+use crate::frame::{Classification, Detection, Frame, FrameResults, ObjectId, Rect};
+use crate::stages::tiles::SAME_OBJECT_IOU;
 use crate::stages::{self, RunGuard, SearchArea, Stage, StageResults, Tiles};
 
 /// Work of `roidetect`. See the module.
@@ -40,7 +42,9 @@ impl Work for DetectWork {
             parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect()
         });
         let (size, search_area) = (frame.size(), Arc::clone(&self.search_area));
+        let parent_rects: HashMap<ObjectId, Rect> = regions.iter().flatten().map(|(parent, region)| (*parent, region.to_rect())).collect();
         let finish = move |mut found: StageResults| {
+            drop_repeated(&mut found.detections, &parent_rects);
             if !search_area.is_whole_frame() {
                 found.detections.retain(|detection| search_area.contains(&detection.rect, size));
             }
@@ -119,5 +123,73 @@ impl Work for DetectWork {
 
     fn reads_results(&self) -> bool {
         self.parents.is_some()
+    }
+}
+
+/// Drops detections that show the same object as a detection in another parent, if the parents overlap. The detection with the higher
+/// confidence remains. Two detections of one parent are never the same object, because the decoder suppresses overlapping boxes.
+///
+/// As for tiles, only the parts that are inside both parents are compared, because the region of a parent may cut an object.
+fn drop_repeated(detections: &mut Vec<Detection>, parents: &HashMap<ObjectId, Rect>) {
+    let parent_of = |detection: &Detection| Some((detection.parent?, parents.get(&detection.parent?)?));
+    let mut is_repeated = vec![false; detections.len()];
+    let mut order: Vec<usize> = (0..detections.len()).collect();
+    order.sort_by(|one, other| detections[*other].rank().total_cmp(&detections[*one].rank()));
+    for (at, &best_idx) in order.iter().enumerate() {
+        let best = &detections[best_idx];
+        let Some((best_parent, best_region)) = parent_of(best).filter(|_| !is_repeated[best_idx]) else { continue };
+        for &idx in &order[at + 1..] {
+            let other = &detections[idx];
+            if (other.label_id, &other.label) != (best.label_id, &best.label) || is_repeated[idx] {
+                continue;
+            }
+            let Some((_, region)) = parent_of(other).filter(|(parent, _)| *parent != best_parent) else { continue };
+            let seen = common(best_region, region);
+            is_repeated[idx] = common(&best.rect, &seen).iou(&common(&other.rect, &seen)) > SAME_OBJECT_IOU;
+        }
+    }
+    let mut is_repeated = is_repeated.into_iter();
+    detections.retain(|_| is_repeated.next() != Some(true));
+}
+
+/// The part of both rectangles. Its size is negative if they do not overlap.
+fn common(one: &Rect, other: &Rect) -> Rect {
+    Rect::from_corners(one.x.max(other.x), one.y.max(other.y), one.x_max().min(other.x_max()), one.y_max().min(other.y_max()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_in_overlapping_parents_is_reported_once() {
+        let found = |parent: i32, label_id: u32, [x, y, x_max, y_max]: [f32; 4], confidence: f32| Detection {
+            id: ObjectId::next(),
+            track: None,
+            track_state: None,
+            parent: Some(ObjectId(parent)),
+            rect: Rect::from_corners(x, y, x_max, y_max),
+            keypoints: vec![],
+            confidence,
+            label_id,
+            label: None,
+            classifications: vec![],
+        };
+        let parents = [(1, [0.0, 0.0, 100.0, 100.0]), (2, [60.0, 0.0, 200.0, 100.0]), (3, [300.0, 0.0, 400.0, 100.0])];
+        let parents = parents.map(|(id, [x, y, x_max, y_max])| (ObjectId(id), Rect::from_corners(x, y, x_max, y_max))).into();
+        let mut detections = vec![
+            found(1, 0, [70.0, 20.0, 90.0, 40.0], 0.8),
+            found(2, 0, [71.0, 20.0, 90.0, 41.0], 0.9),
+            // The first parent cuts this object.
+            found(1, 0, [80.0, 60.0, 100.0, 80.0], 0.7),
+            found(2, 0, [80.0, 60.0, 160.0, 80.0], 0.8),
+            found(2, 1, [70.0, 20.0, 90.0, 40.0], 0.5),
+            found(1, 0, [10.0, 10.0, 20.0, 20.0], 0.5),
+            found(1, 0, [10.0, 10.0, 20.0, 20.0], 0.4),
+            found(3, 0, [70.0, 20.0, 90.0, 40.0], 0.3),
+        ];
+        drop_repeated(&mut detections, &parents);
+        let kept: Vec<(i32, f32)> = detections.iter().map(|kept| (kept.parent.unwrap().0, kept.confidence)).collect();
+        assert_eq!(kept, [(2, 0.9), (2, 0.8), (2, 0.5), (1, 0.5), (1, 0.4), (3, 0.3)]);
     }
 }

@@ -18,11 +18,12 @@ use gstreamer as gst;
 use gstreamer_base as gst_base;
 use gstreamer_video as gst_video;
 
+use super::filter::{self, Filter, FilterSettings};
 use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Maps, Masks, Method, Numbering, WhenFull, gaps, permit};
 use crate::elements::if_exists::IfExists;
-use crate::elements::{buffer, caps, meta, origin, records};
+use crate::elements::{buffer, caps, meta, origin, records, scene};
 use crate::frame::{EPOCHS_PER_ASSIGNMENT, FrameResults, InferenceStatus, Size, coco, csv, json};
 use crate::publish::{self, Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus, Url};
 use crate::redaction;
@@ -55,6 +56,7 @@ struct Settings {
     /// Name of the input, without credentials.
     source: Option<String>,
     add_empty_results: bool,
+    filter: FilterSettings,
 }
 
 impl Default for Settings {
@@ -75,6 +77,7 @@ impl Default for Settings {
             stream_id: None,
             source: None,
             add_empty_results: true,
+            filter: FilterSettings::default(),
         }
     }
 }
@@ -109,6 +112,7 @@ struct State {
     assignment: u64,
     /// What [`permit::generation`] was at the start.
     generation: u64,
+    filter: Filter,
     /// Epoch of the run, as part of message IDs: see [`next_epoch`].
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
@@ -160,7 +164,7 @@ impl ObjectImpl for RoiPublish {
                 glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).default_value(Some(&*default.address)).mutable_ready().build()
             };
             let text = |name: &str, nick, blurb| glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build();
-            vec![
+            let of_element = vec![
                 glib::ParamSpecEnum::builder_with_default("method", default.method)
                     .nick("Method")
                     .blurb("Kind of destination")
@@ -235,7 +239,8 @@ impl ObjectImpl for RoiPublish {
                     .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; waiting: lines in the queue; spool-...: state of the spool, which all streams with the same url share; spool-refused: after the stop, results of the spool that the server did not accept")
                     .read_only()
                     .build(),
-            ]
+            ];
+            of_element.into_iter().chain(filter::PROPERTIES.specs()).collect()
         });
         PROPERTIES.as_ref()
     }
@@ -259,7 +264,10 @@ impl ObjectImpl for RoiPublish {
             "stream-id" => settings.stream_id = text().map(Into::into),
             "source" => settings.source = text().map(without_credentials),
             "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
-            name => unreachable!("property {name} is not in the list above"),
+            name => {
+                let known = filter::PROPERTIES.set(&mut settings.filter, name, value);
+                debug_assert!(known, "GObject passes on known properties only");
+            }
         }
     }
 
@@ -300,7 +308,7 @@ impl ObjectImpl for RoiPublish {
             "stream-id" => settings.stream_id.as_deref().to_value(),
             "source" => settings.source.to_value(),
             "add-empty-results" => settings.add_empty_results.to_value(),
-            name => unreachable!("property {name} is not in the list above"),
+            name => filter::PROPERTIES.get(&settings.filter, name).expect("GObject passes on known properties only"),
         }
     }
 }
@@ -349,10 +357,9 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let (mut destination, format, masks, maps, assignment) = {
-            let settings = self.settings.lock().unwrap();
-            (settings.destination(), settings.format, settings.masks, settings.maps, settings.assignment)
-        };
+        let Settings { format, masks, maps, assignment, filter, .. } = self.settings.lock().unwrap().clone();
+        let mut destination = self.settings.lock().unwrap().destination();
+        let filter = Filter::new(&filter).map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ("{error}")))?;
         let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
         let (target, name) = destination.check().map_err(failed)?;
         let format = format.of(target.file()).map_err(failed)?;
@@ -371,6 +378,7 @@ impl BaseTransformImpl for RoiPublish {
             n_unknown: 0,
             assignment,
             generation: permit::generation(),
+            filter,
             epoch,
             last_frame: None,
             n_records: 0,
@@ -418,6 +426,11 @@ impl BaseTransformImpl for RoiPublish {
                 self.warn_of_losses();
             }
             gst::EventType::CustomDownstream => self.publish_event(&event),
+            gst::EventType::CustomDownstreamSticky => {
+                if let (Some(zones), Some(state)) = (scene::zones(&event), self.state.lock().unwrap().as_mut()) {
+                    state.filter.zones = Some(zones);
+                }
+            }
             _ => {}
         }
         self.parent_sink_event(event)
@@ -429,7 +442,7 @@ impl BaseTransformImpl for RoiPublish {
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
         let image = self.share_pixels(buffer)?;
-        let (route, is_first, has_assignment, message, lost_rois) = {
+        let (route, is_first, has_assignment, message, lost_rois, unknown_zones) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
@@ -442,7 +455,7 @@ impl BaseTransformImpl for RoiPublish {
                 *is_reported = true;
                 *sizes
             });
-            (state.route.clone(), is_first, state.assignment > 0, message, lost_rois)
+            (state.route.clone(), is_first, state.assignment > 0, message, lost_rois, state.filter.take_unknown_zones())
         };
         let publisher = &route.publisher;
         if let Some((attached_size, size)) = lost_rois {
@@ -451,6 +464,18 @@ impl BaseTransformImpl for RoiPublish {
                 gst::StreamError::Format,
                 ("the frame changed from {attached_size} to {size} after detection, and an element dropped its regions of interest \
                      (as videocrop does), so boxes may be wrong; crop before the detector, or publish before cropping")
+            );
+        }
+        if let Some((unknown, known)) = unknown_zones {
+            let known = if known.is_empty() {
+                "no roianalytics upstream defines places".to_owned()
+            } else {
+                format!("the places upstream are {known}")
+            };
+            gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Settings,
+                ("zones: expected names of zones or lines of roianalytics, got {unknown}: {known}. No object is published there")
             );
         }
         if is_first {
@@ -706,14 +731,15 @@ impl State {
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
+        let results = self.filter.apply(results, stream_time.or_else(|| buffer.pts()).map(gst::ClockTime::nseconds))?;
         if !add_empty_results && !json::has_results(&results) {
             return None;
         }
         let origin = origin::read(buffer);
         let timestamp_ns = stream_time.map(|time| time.nseconds().saturating_add(numbering.first_timestamp_ns));
         numbering.last_timestamp_ns = numbering.last_timestamp_ns.max(timestamp_ns);
-        // Only our own results have a frame number.
-        let frame_number = numbering.first_frame + if attached_size.is_some() { results.frame_number } else { own_frame_number };
+        let is_numbered = results.frame_number != meta::UNNUMBERED;
+        let frame_number = numbering.first_frame + if is_numbered { results.frame_number } else { own_frame_number };
         if self.last_frame.is_some_and(|last| frame_number <= last) {
             // Frame numbers have started again, for example because of another detector. A new epoch keeps message IDs unique.
             self.epoch = next_epoch(self.assignment, self.epoch + 1);
@@ -727,6 +753,7 @@ impl State {
             stream_id: stream_id.as_deref(),
             // If the frame was read from an image file, that file is the source.
             source: origin.as_ref().map(|origin| &*origin.path).or(source),
+            tags: self.filter.tags.as_deref(),
             timestamp_ns,
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
             time: capture_time(buffer).unwrap_or_else(SystemTime::now),
@@ -768,8 +795,13 @@ impl State {
         let frame = self.last_frame.unwrap_or(numbering.first_frame);
         let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame, part: self.n_records };
         let message_id = self.name.is_server.then(|| message.id());
-        let context =
-            json::RecordContext { stream_id: stream_id.as_deref(), source, time: SystemTime::now(), message_id: message_id.as_deref() };
+        let context = json::RecordContext {
+            stream_id: stream_id.as_deref(),
+            source,
+            tags: self.filter.tags.as_deref(),
+            time: SystemTime::now(),
+            message_id: message_id.as_deref(),
+        };
         message.payload = json::record_line(&kind, body, &context).expect("every value has a form in JSON");
         message
     }
@@ -809,7 +841,7 @@ fn milliseconds(time: SystemTime) -> u64 {
 
 fn no_results(size: Size) -> FrameResults {
     static REASON: LazyLock<Arc<str>> = LazyLock::new(|| "no inference element upstream".into());
-    FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
+    FrameResults { status: InferenceStatus::Skipped(REASON.clone()), ..meta::no_results(size) }
 }
 
 /// Returns the capture time of the frame, if an RTP source reports an NTP timestamp.

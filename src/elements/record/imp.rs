@@ -80,9 +80,7 @@ impl Settings {
     /// Returns the labels of the objects that are events; `None` if there is no event.
     fn event(&self, results: &FrameResults) -> Option<Vec<Arc<str>>> {
         let objects = results.detections.iter().filter(|detection| {
-            self.classes.has(detection)
-                && detection.confidence >= self.min_confidence
-                && detection.track_state != Some(TrackState::Tentative)
+            self.classes.has(detection) && detection.rank() >= self.min_confidence && detection.track_state != Some(TrackState::Tentative)
         });
         let labels: BTreeSet<Arc<str>> = objects.map(|detection| detection.label.clone().unwrap_or_else(|| "object".into())).collect();
         (!labels.is_empty()).then(|| labels.into_iter().collect())

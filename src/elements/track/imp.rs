@@ -16,7 +16,7 @@ use super::TrackingType;
 use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
 use crate::elements::{buffer, caps, meta};
-use crate::frame::{FrameResults, ObjectId, Size};
+use crate::frame::{Detection, FrameResults, ObjectId, Size};
 use crate::stages::{CameraMotion, StreamTime, TrackMethod, TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
@@ -335,7 +335,7 @@ impl RoiTrack {
         self.estimate_camera_motion(&buffer);
         let results = meta::take(&mut buffer, size);
         let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
-        let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        let mut results = results.unwrap_or_else(|| meta::no_results(size));
         if self.class_check.is_due() {
             let classes = self.settings.lock().unwrap().object_classes.clone();
             self.class_check.check(&self.obj().upcast_ref::<gst::Element>().downgrade(), &classes, &results);
@@ -353,7 +353,11 @@ impl RoiTrack {
             let options = TrackOptions { method, ..settings.options };
             let State { tracker, names, .. } = &mut *state;
             results.detections.iter().filter_map(|detection| detection.track).for_each(|foreign| names.skip(foreign));
+            // Thresholds of the tracker let objects without a confidence pass.
+            let unknown: Vec<usize> = (0..results.detections.len()).filter(|idx| results.detections[*idx].confidence.is_nan()).collect();
+            unknown.iter().for_each(|idx| results.detections[*idx].confidence = results.detections[*idx].rank());
             tracker.update(&mut results, &options, |detection| settings.object_classes.has(detection), || names.next());
+            unknown.iter().for_each(|idx| results.detections[*idx].confidence = Detection::UNKNOWN_CONFIDENCE);
         }
         if !is_empty || !results.lost_tracks.is_empty() {
             // Keep the analytics meta only if the detector wrote one. On a frame whose boxes were predicted, it writes no regions.

@@ -14,6 +14,8 @@ pub struct RecordContext<'a> {
     pub stream_id: Option<&'a str>,
     /// Source of the stream, without credentials.
     pub source: Option<&'a str>,
+    /// Constant fields of the stream.
+    pub tags: Option<&'a Map<String, Value>>,
     /// The time at which the record was created.
     pub time: SystemTime,
     /// ID of the line, by which a receiver recognizes a message that is delivered more than once.
@@ -29,6 +31,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message_id: Option<&'a str>,
     source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tags: Option<&'a Map<String, Value>>,
     #[serde(flatten)]
     body: &'a Map<String, Value>,
 }
@@ -40,9 +44,9 @@ struct Line<'a> {
 /// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn record_line(event: &str, mut body: Map<String, Value>, context: &RecordContext) -> serde_json::Result<Vec<u8>> {
     // Remove the keys that every line has, because a line must not have a key twice.
-    body.retain(|key, _| !["event", "schema_version", "stream", "time", "message_id", "source"].contains(&&**key));
-    let RecordContext { stream_id: stream, source, time, message_id } = *context;
-    serde_json::to_vec(&Line { event, schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), message_id, source, body: &body })
+    body.retain(|key, _| !["event", "schema_version", "stream", "time", "message_id", "source", "tags"].contains(&&**key));
+    let RecordContext { stream_id: stream, source, tags, time, message_id } = *context;
+    serde_json::to_vec(&Line { event, schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), message_id, source, tags, body: &body })
 }
 
 #[cfg(test)]
@@ -53,7 +57,13 @@ mod tests {
     fn records_are_lines_with_stream_time_and_own_keys() {
         let body = serde_json::json!({"frame": 7, "path": "/x.jpg", "stream": "other"});
         let Value::Object(body) = body else { unreachable!() };
-        let context = RecordContext { stream_id: Some("door"), source: None, time: SystemTime::UNIX_EPOCH, message_id: Some("door/1/7.1") };
+        let context = RecordContext {
+            stream_id: Some("door"),
+            source: None,
+            tags: None,
+            time: SystemTime::UNIX_EPOCH,
+            message_id: Some("door/1/7.1"),
+        };
         let line = String::from_utf8(record_line("crop", body, &context).unwrap()).unwrap();
         assert_eq!(
             line,

@@ -32,8 +32,8 @@ struct CropView {
     id: u64,
     /// Label of the class, or its number if the model has no labels.
     label: String,
-    /// Confidence of the detector, 0 to 1.
-    confidence: f32,
+    /// Confidence of the detector, 0 to 1; `null` if it is unknown.
+    confidence: Option<f32>,
     /// Track ID; `null` without a tracker.
     track: Option<i64>,
     /// Number of the frame in its stream.
