@@ -202,7 +202,7 @@ fn object_size_limits_select_classified_objects() {
             object.rect.x += x;
             object
         };
-        objects(n).into_iter().zip([0.0, 8.0, 0.0, 22.0, 36.0, 0.0]).map(move_right).collect()
+        objects(n).into_iter().zip([0.0, 8.0, 0.0, 22.0, 36.0, 0.0]).map(move_right).collect::<Vec<_>>()
     };
     attach(&pipeline, move |n| results(SIZE, n, apart(n)));
     let arrived = collect(&pipeline, "sink", "sink");
