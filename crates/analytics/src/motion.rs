@@ -77,11 +77,26 @@ fn sample(frame: &Frame, samples: &mut Vec<u8>) -> Result<()> {
         }
         (None, 2) => plane.sample::<2>(samples, |pixel| u32::from(pixel[at])),
         (None, 4) => plane.sample::<4>(samples, |pixel| u32::from(pixel[at])),
-        // Of the planes of colors, the first is green, which is near luma.
+        (None, _) if frame.format().is_rgb() => return sample_planes(frame, samples),
         (None, _) => plane.sample(samples, |[luma]| u32::from(*luma)),
         (Some(offsets), 3) => plane.sample::<3>(samples, |pixel| luma_of(pixel, offsets)),
         (Some(offsets), _) => plane.sample::<4>(samples, |pixel| luma_of(pixel, offsets)),
     }
+    Ok(())
+}
+
+/// Like [`sample`], for formats with a plane for each color.
+fn sample_planes(frame: &Frame, samples: &mut Vec<u8>) -> Result<()> {
+    let mut colors = [vec![], vec![], vec![]];
+    for (place, color) in frame.format().components().iter().zip(&mut colors) {
+        let Some(plane) = frame.planes().nth(place.plane_idx) else { return Ok(()) };
+        let bytes = plane.bytes()?;
+        let row_stride_bytes = bytes.layout().stride_bytes()[0];
+        let plane = Plane { bytes: bytes.extent(), row_stride_bytes, size: frame.size() };
+        plane.sample(color, |[value]| u32::from(*value));
+    }
+    let [red, green, blue] = &colors;
+    samples.extend(red.iter().zip(green).zip(blue).map(|((red, green), blue)| luma_of(&[*red, *green, *blue], [0, 1, 2]) as u8));
     Ok(())
 }
 
