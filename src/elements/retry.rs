@@ -54,7 +54,12 @@ impl Retry {
         self.n_failures += 1;
         self.next = Some(now + delay);
         self.reason.get_or_insert_with(|| reason.to_owned());
-        !delay.is_zero() && !std::mem::replace(&mut self.is_lost, true)
+        !delay.is_zero() && self.lose()
+    }
+
+    /// Video is missing even if the next file begins at once. Returns whether this is to be reported.
+    pub(super) fn lose(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_lost, true)
     }
 
     /// The file ends without a failure, and a new file follows, for example because the size of the frames has changed.
@@ -80,7 +85,7 @@ pub(crate) fn report(element: &impl IsA<gst::Element>, reason: &str, path: Optio
     let path = path.map(|path| path.to_string_lossy());
     let text = match &path {
         Some(path) => format!("{reason}; the recording continues in `{path}`"),
-        None => format!("{reason}; the recording has stopped, and is tried again"),
+        None => format!("{reason}; the recording has stopped; a file is tried again"),
     };
     let details = gst::Structure::builder(NEWS).field("reason", reason).field("path", path.as_deref()).build();
     gst::element_warning!(element, gst::ResourceError::Write, ("{text}"), details: details);

@@ -1,14 +1,16 @@
 //! Sink for the bytes of a video file, inside `roiflow-video` and `roirecord`. The element has no factory, so no gst-launch line has it.
 //!
-//! The element differs from `filesink` in three ways:
+//! The element differs from `filesink` in these ways:
 //!
 //! - The file is opened, and an existing file replaced, when the first bytes arrive. With `hold-until-moov`, the file is opened only once
 //!   the video can be played.
 //! - If the destination is a FIFO or standard output and has no reader, the element still starts and stops without blocking.
+//! - A file that was deleted is an error at the next write or at EOS.
 //! - Errors describe what failed and whether the file can be played.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
-use std::sync::{LazyLock, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
 use gst::glib;
@@ -22,7 +24,8 @@ use gstreamer_base as gst_base;
 use super::if_exists::IfExists;
 use crate::publish::{Deadline, OutputFile};
 
-/// Name of the structure in the details of an error. Its field `closed` is true if the reader closed the destination.
+/// Name of the structure in the details of an error. Its field `closed` is true if the reader closed the destination, and `deleted` if the
+/// file was deleted.
 pub const WRITE_FAILED: &str = "roiflow-video-file-write-failed";
 
 glib::wrapper! {
@@ -38,12 +41,17 @@ impl VideoFile {
 
     /// Number of bytes written since the start.
     pub fn n_written(&self) -> u64 {
-        self.imp().with_state(|state| state.n_written).unwrap_or(0)
+        self.imp().progress.n_written.load(Ordering::Acquire)
     }
 
     /// Whether the file was opened since the start.
     pub fn is_open(&self) -> bool {
-        self.imp().with_state(|state| state.file.is_open()).unwrap_or(false)
+        self.imp().progress.is_open.load(Ordering::Acquire)
+    }
+
+    /// Whether the open file was found deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.imp().progress.is_deleted.load(Ordering::Acquire)
     }
 }
 
@@ -60,22 +68,31 @@ mod imp {
     /// Maximum number of bytes held back: a few seconds of video.
     const MAX_HELD_BYTES: usize = 64 << 20;
 
+    /// Values since the start, without a lock, because a write may block as long as the disk does.
+    #[derive(Default)]
+    pub(super) struct Progress {
+        pub(super) n_written: AtomicU64,
+        pub(super) is_open: AtomicBool,
+        pub(super) is_deleted: AtomicBool,
+    }
+
     /// State of the element from its start until its stop.
-    pub(super) struct State {
-        pub(super) file: OutputFile,
+    struct State {
+        file: OutputFile,
+        progress: Arc<Progress>,
         /// The first bytes of the file, which are held back until the video can be played. `None` once they were written.
         held: Option<Vec<u8>>,
         /// Position in the file at which the next bytes belong.
         position: u64,
         /// Current position of the open file, which differs from `position` before a seek.
         at: u64,
-        pub(super) n_written: u64,
     }
 
     #[derive(Default)]
     pub struct VideoFile {
         settings: Mutex<Settings>,
         state: Mutex<Option<State>>,
+        pub(super) progress: Arc<Progress>,
         pub(super) deadline: Deadline,
     }
 
@@ -181,7 +198,10 @@ mod imp {
             let cannot = |error| gst::error_msg!(gst::ResourceError::OpenWrite, ("cannot write video `{}`: {error}", settings.location));
             file.check().map_err(cannot)?;
             let held = settings.hold_until_moov.then(Vec::new);
-            *self.state.lock().unwrap() = Some(State { file, held, position: 0, at: 0, n_written: 0 });
+            let progress = self.progress.clone();
+            progress.n_written.store(0, Ordering::Release);
+            [&progress.is_open, &progress.is_deleted].iter().for_each(|flag| flag.store(false, Ordering::Release));
+            *self.state.lock().unwrap() = Some(State { file, progress, held, position: 0, at: 0 });
             Ok(())
         }
 
@@ -195,16 +215,9 @@ mod imp {
             let written = {
                 let mut guard = self.state.lock().unwrap();
                 let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
-                state.write(&map).map_err(|error| (error, state.n_written))
+                state.write(&map)
             };
-            let Err((error, n_written)) = written else { return Ok(gst::FlowSuccess::Ok) };
-            let settings = self.settings.lock().unwrap();
-            let left = if n_written > 0 { "; the part written before can be played" } else { "" };
-            let sentence = format!("cannot write video `{}`: {error}{left}", settings.location);
-            drop(settings);
-            let details = gst::Structure::builder(WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();
-            gst::element_imp_error!(self, gst::ResourceError::Write, ("{sentence}"), details: details);
-            Err(gst::FlowError::Error)
+            written.map(|()| gst::FlowSuccess::Ok).map_err(|error| self.fail(&error))
         }
 
         fn event(&self, event: gst::Event) -> bool {
@@ -215,6 +228,13 @@ mod imp {
             {
                 // A muxer seeks back to write values that it knows only at the end, such as the duration.
                 state.position = *start;
+            }
+            if event.type_() == gst::EventType::Eos {
+                let checked = self.state.lock().unwrap().as_ref().map_or(Ok(()), State::check_name);
+                if let Err(error) = checked {
+                    let _posted = self.fail(&error);
+                    return false;
+                }
             }
             self.parent_event(event)
         }
@@ -235,8 +255,15 @@ mod imp {
     }
 
     impl VideoFile {
-        pub(super) fn with_state<T>(&self, read: impl FnOnce(&State) -> T) -> Option<T> {
-            self.state.lock().unwrap().as_ref().map(read)
+        /// Posts an error.
+        fn fail(&self, error: &io::Error) -> gst::FlowError {
+            let (n_written, is_deleted) = (self.obj().n_written(), self.obj().is_deleted());
+            let left = if n_written > 0 && !is_deleted { "; the part written before can be played" } else { "" };
+            let sentence = format!("cannot write video `{}`: {error}{left}", self.settings.lock().unwrap().location);
+            let details = gst::Structure::builder(WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe);
+            let details = details.field("deleted", is_deleted).build();
+            gst::element_imp_error!(self, gst::ResourceError::Write, ("{sentence}"), details: details);
+            gst::FlowError::Error
         }
     }
 
@@ -261,7 +288,22 @@ mod imp {
             if end <= MAX_HELD_BYTES { Ok(()) } else { self.write_now(bytes) }
         }
 
+        /// Returns an error if the file was deleted.
+        fn check_name(&self) -> io::Result<()> {
+            if !self.file.is_deleted() {
+                return Ok(());
+            }
+            self.progress.is_deleted.store(true, Ordering::Release);
+            Err(io::Error::new(ErrorKind::NotFound, "the file was deleted while it was written"))
+        }
+
         fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
+            if !self.file.is_open() {
+                // Open the file.
+                self.file.flush()?;
+                self.progress.is_open.store(true, Ordering::Release);
+            }
+            self.check_name()?;
             if self.at != self.position && self.file.is_seekable() {
                 self.at = self.file.seek(SeekFrom::Start(self.position))?;
             }
@@ -273,7 +315,7 @@ mod imp {
                         rest = &rest[n..];
                         self.position += n as u64;
                         self.at = self.position;
-                        self.n_written += n as u64;
+                        self.progress.n_written.fetch_add(n as u64, Ordering::AcqRel);
                     }
                     Err(error) => return Err(error),
                 }

@@ -16,8 +16,9 @@ use gstreamer_video as gst_video;
 use super::video_parts::{Container, next_part};
 use crate::elements::if_exists::IfExists;
 use crate::elements::limited_range::{LimitedRange, encoded};
-use crate::elements::private_pipeline::{Failure, Increasing, PrivatePipeline, frame_at};
+use crate::elements::private_pipeline::{Cause, Failure, Increasing, PrivatePipeline, Stopper, frame_at};
 use crate::elements::retry::{self, Retry};
+use crate::elements::stream::upstream_is_live;
 use crate::elements::video_file::{VideoFile, WRITE_FAILED};
 use crate::stages::Printable;
 
@@ -25,6 +26,8 @@ use crate::stages::Printable;
 const MAX_WAITING: u64 = 4;
 /// A file with more bytes has video that can be played. On a full disk, a few bytes may still have space in the last block of a file.
 const MIN_BYTES: u64 = 4096;
+/// Maximum time for which a frame waits while the disk accepts nothing. Afterwards the analysis goes on without the recording.
+const MAX_STALL: Duration = Duration::from_secs(10);
 /// Maximum time for which the end of a file waits for the disk.
 const MAX_END: Duration = Duration::from_secs(60);
 
@@ -45,6 +48,10 @@ struct State {
     /// Whether the file at `path` is complete, or has failed, and has video.
     is_used: bool,
     retry: Retry,
+    /// Stops a file whose disk hangs. No file begins as long as it is busy.
+    stopper: Stopper,
+    /// Whether no other file follows: the reader of a pipe has accepted nothing for too long.
+    is_over: bool,
     n_failures: u64,
 }
 
@@ -190,8 +197,9 @@ impl BaseSinkImpl for Video {
         gst::parse::launch(&line(&container, low_latency, &format))
             .map_err(|error| gst::error_msg!(gst::CoreError::MissingPlugin, ("cannot write video `{location}`: {error}")))?;
         let path = lock(&self.continued).clone().unwrap_or(first);
-        let (caps, part, retry) = Default::default();
-        *lock(&self.state) = Some(State { container, caps, part, path, is_used: false, retry, n_failures: 0 });
+        let (caps, part, retry, stopper) = Default::default();
+        let state = State { container, caps, part, path, is_used: false, retry, stopper, is_over: false, n_failures: 0 };
+        *lock(&self.state) = Some(state);
         Ok(())
     }
 
@@ -231,8 +239,9 @@ impl BaseSinkImpl for Video {
         self.report_work();
         // After the first failure in a row, the frame is the first one of the next file.
         for _ in 0..2 {
-            let Some(part) = self.part()? else { break };
-            match part.push(buffer, time) {
+            // Release the part before the failure is handled, because dropping the last reference may block.
+            let pushed = self.part()?.map_or(Ok(()), |part| part.push(buffer, time));
+            match pushed {
                 Ok(()) => break,
                 Err(failure) => self.fail(&failure)?,
             }
@@ -280,7 +289,7 @@ impl Video {
         let Settings { location, if_exists, low_latency } = lock(&self.settings).clone();
         let next = self.with_state(|state| match &state.part {
             Some(part) => Err(part.clone()),
-            None if !state.retry.may_begin(Instant::now()) => Ok(None),
+            None if state.is_over || state.stopper.is_busy() || !state.retry.may_begin(Instant::now()) => Ok(None),
             None => {
                 if std::mem::take(&mut state.is_used) {
                     state.path = next_part(Path::new(&location), &state.path);
@@ -293,7 +302,13 @@ impl Video {
             Ok(None) => return Ok(None),
             Ok(Some(next)) => next,
         };
-        let started = Part::start(&container, &caps, low_latency, |file| {
+        if let Some(folder) = path.parent().filter(|_| container.has_parts) {
+            // The folder may have been deleted. Ignore an error: the file reports it.
+            let _created = std::fs::create_dir_all(folder);
+        }
+        // The reader of a pipe may pause: a source that is not live waits for it and loses no frame.
+        let max_stall = (container.has_parts || upstream_is_live(self.obj().upcast_ref())).then_some(MAX_STALL);
+        let started = Part::start(&container, &caps, (low_latency, max_stall), |file| {
             file.set_property("location", &*path.to_string_lossy());
             file.set_property("if-exists", if_exists);
             file.set_property("hold-until-moov", container.holds_until_moov);
@@ -323,8 +338,11 @@ impl Video {
                     state.part.take()
                 });
             }
-            // Ignore the returned error, because no flow can return it: the error was posted.
-            Err(failure) => drop(self.fail(&failure)),
+            Err(failure) => {
+                drop(part);
+                // Ignore the returned error, because no flow can return it: the error was posted.
+                drop(self.fail(&failure));
+            }
         }
     }
 
@@ -333,26 +351,39 @@ impl Video {
     /// # Errors
     /// Returns an error, which was posted, if no other file can follow.
     fn fail(&self, failure: &Failure) -> Result<(), gst::FlowError> {
-        let text = format!("{}", Printable(&failure.text));
+        let is_stalled = failure.cause == Cause::Stalled;
         let failed = self.with_state(|state| {
             state.n_failures += 1;
             (state.part.take(), state.path.clone(), state.container.has_parts)
         });
         let Some((part, path, has_parts)) = failed else { return Err(gst::FlowError::Flushing) };
-        if !has_parts {
-            let details = gst::Structure::builder(WRITE_FAILED).field("closed", failure.is_closed).build();
+        let text = if is_stalled { format!("cannot write video `{}`: {}", path.display(), failure.text) } else { failure.text.clone() };
+        let text = Printable(&text).to_string();
+        if !has_parts && !is_stalled {
+            let details = gst::Structure::builder(WRITE_FAILED).field("closed", failure.cause == Cause::Closed).build();
             gst::element_imp_error!(self, gst::ResourceError::Write, ("{text}"), details: details);
             return Err(gst::FlowError::Error);
         }
-        let (has_video, is_begun) = part.as_ref().map_or((false, false), |part| (part.file.n_written() > MIN_BYTES, part.file.is_open()));
-        drop(part);
-        if is_begun && !has_video && std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-            // The next attempt has the same name. Ignore an error: the file may be replaced.
-            let _removed = std::fs::remove_file(&path);
+        let file = part.as_ref().map(|part| &part.file);
+        // Another file may have the name of a deleted file.
+        let is_used = file.is_some_and(|file| file.n_written() > MIN_BYTES || file.is_deleted());
+        let is_unused = !is_used && file.is_some_and(VideoFile::is_open);
+        let discard = move || {
+            drop(part);
+            if is_unused && std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+                // The next attempt has the same name. Ignore an error: the file may be replaced.
+                let _removed = std::fs::remove_file(&path);
+            }
+        };
+        let is_gone = is_stalled || failure.cause == Cause::Deleted;
+        if is_stalled {
+            self.with_state(|state| state.stopper.run(discard));
+        } else {
+            discard();
         }
         let is_lost = self.with_state(|state| {
-            state.is_used = has_video;
-            state.retry.failed(&text, Instant::now())
+            (state.is_used, state.is_over) = (is_used, !has_parts);
+            state.retry.failed(&text, Instant::now()) || is_gone && state.retry.lose()
         });
         if is_lost == Some(true) {
             retry::report(&*self.obj(), &text, None);
@@ -374,7 +405,12 @@ impl Video {
 
 impl Part {
     /// Starts the pipeline of a file. The file is opened when the first bytes arrive.
-    fn start(container: &Container, caps: &gst::Caps, low_latency: bool, set: impl FnOnce(&VideoFile)) -> Result<Self, Failure> {
+    fn start(
+        container: &Container,
+        caps: &gst::Caps,
+        (low_latency, max_stall): (bool, Option<Duration>),
+        set: impl FnOnce(&VideoFile),
+    ) -> Result<Self, Failure> {
         let format = Format::of(caps).ok_or_else(|| Failure::new(format!("expected raw video, got {caps}")))?;
         let pipeline = gst::parse::launch(&line(container, low_latency, &format)).map_err(|error| Failure::new(error.to_string()))?;
         let pipeline = pipeline.downcast::<gst::Pipeline>().expect("a line with several elements is a pipeline");
@@ -382,7 +418,7 @@ impl Part {
         set(&file);
         pipeline.add(&file).and_then(|()| mux.link(&file)).map_err(|error| Failure::new(error.to_string()))?;
         let (limited, caps) = encoded(caps);
-        let private = PrivatePipeline::start(pipeline, &format.apply(&caps), MAX_WAITING)?;
+        let private = PrivatePipeline::start(pipeline, &format.apply(&caps), MAX_WAITING, max_stall)?;
         let (begin, times) = Default::default();
         Ok(Self { private, file, format, begin, times, limited: Mutex::new(limited) })
     }

@@ -61,7 +61,7 @@ struct Encoder {
     caps: gst::Caps,
     clock: Clock,
     /// The conversion of frames with the full range.
-    limited: Option<LimitedRange>,
+    limited: Option<Box<LimitedRange>>,
 }
 
 impl Encoders {
@@ -152,7 +152,7 @@ impl Encoder {
         };
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(receive).build());
         pipeline.set_state(gst::State::Playing).map_err(|error| failed(&error))?;
-        Ok(Self { pipeline, source, caps: caps.clone(), clock: Clock::default(), limited })
+        Ok(Self { pipeline, source, caps: caps.clone(), clock: Clock::default(), limited: limited.map(Box::new) })
     }
 
     /// Adds a frame. Returns false if the encoder has failed.

@@ -157,13 +157,19 @@ fn lost_folder_is_one_warning_and_the_stream_goes_on() {
         if n == 2 {
             std::fs::remove_dir_all(&crops).unwrap();
         }
+        if n == 3 {
+            assert_eq!(std::fs::read_dir(&crops).unwrap().count(), 1, "the folder was created again");
+            std::fs::remove_dir_all(&crops).unwrap();
+            // Now it cannot be created again.
+            std::fs::write(&crops, "a file").unwrap();
+        }
         all[n as usize].clone()
     });
     feed(&pipeline, &caps("RGB", SIZE), frames.iter().zip(0..).map(|((rect, _), n)| picture(SIZE, *rect, color(n))));
     let ending = run(&pipeline);
     assert_eq!((ending.error, ending.warnings.len()), (None, 1), "{:?}", ending.warnings);
     let stats: gst::Structure = pipeline.by_name("crop").unwrap().property("stats");
-    assert_eq!((stats.get("images").unwrap(), stats.get("errors").unwrap()), (2_u64, 3_u64));
+    assert_eq!((stats.get("images").unwrap(), stats.get("errors").unwrap()), (3_u64, 2_u64));
 }
 
 #[test]

@@ -364,13 +364,101 @@ fn failed_clip_is_kept_and_the_next_begins_at_a_key_frame() {
     run.args(["-c", script, env!("CARGO_BIN_EXE_roiflow")]).args(recording(&folder, &source)).args(["--json", "-"]);
     let ended = run.env("ROIFLOW_CACHE_DIR", "").output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
-    let lines = String::from_utf8_lossy(&ended.stdout);
-    assert_eq!(lines.lines().filter(|line| !line.starts_with("{\"event\"")).count(), 1000);
+    std::fs::write(folder.file("lines.jsonl"), &ended.stdout).unwrap();
+    assert_eq!(lines_of(&folder.file("lines.jsonl")).iter().filter(|line| line["event"].is_null()).count(), 1000);
     let clips = clips(&folder);
     assert!(clips.len() > 1, "{clips:?}");
     assert!(clips.iter().all(|clip| n_played(clip) > 10), "{clips:?}");
+    check_records(&folder);
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("cannot write clip") && said.contains("the recording continues in"), "{said}");
+}
+
+/// Each clip has a line that says how many frames it has and how long they take. All other clips have no file.
+fn check_records(folder: &Folder) {
+    let (records, clips) = (records(folder), clips(folder));
+    let of_files: Vec<_> = clips.iter().map(|clip| (clip.to_str(), Some(n_played(clip) as u64))).collect();
+    let of_lines: Vec<_> = records.iter().map(|record| (record["path"].as_str(), record["frames"].as_u64())).collect();
+    assert_eq!(of_lines, of_files);
+    for record in &records {
+        assert_eq!(record["duration"].as_u64(), record["frames"].as_u64().map(|n| n * 40_000_000), "{record}");
+    }
+}
+
+/// With this limit, not even the index of a file can be written.
+#[test]
+fn clip_without_video_has_no_line_and_no_file() {
+    for limit in [0, 1] {
+        let folder = Folder::new(&format!("record full {limit}"));
+        let source = folder.file("source.mp4");
+        make_clip(&source, 200, "mp4mux");
+        let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" \"$@\"");
+        let mut run = std::process::Command::new("sh");
+        run.args(["-c", &*script, env!("CARGO_BIN_EXE_roiflow")]).args(recording(&folder, &source)).args(["--json", "-"]);
+        let ended = run.env("ROIFLOW_CACHE_DIR", "").output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("cannot write clip") && said.contains("the recording has stopped"), "{said}");
+        assert!(!String::from_utf8_lossy(&ended.stdout).contains("\"clip\""), "{ended:?}");
+        assert_eq!(std::fs::read_dir(folder.0.join("clips")).unwrap().count(), 0);
+    }
+}
+
+/// Plays 200 frames in real time or faster. `act` is called at frame `at`, with the folder of the clips.
+fn play_and(folder: &Folder, at: u64, act: impl Fn(&Path) + Send + 'static, events: std::ops::Range<u64>) -> (gst::Pipeline, Ending) {
+    let clips = folder.0.join("clips");
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! roirecord name=record pre-roll=0 post-roll=0 folder=\"{}\" \
+         ! roipublish address=\"{}\" ! fakesink name=sink",
+        clips.display(),
+        folder.file("lines.jsonl")
+    );
+    let pipeline = pipeline(&line);
+    attach(&pipeline, move |n| {
+        if n == at {
+            act(&clips);
+        }
+        results(SIZE, n, if n == 5 || events.contains(&n) { vec![object()] } else { vec![] })
+    });
+    feed(&pipeline, &caps("RGB", SIZE), (0..200).map(|n| frame(n % 100)));
+    let ending = run(&pipeline);
+    (pipeline, ending)
+}
+
+/// Waits until the folder has a file with this ending that has video.
+fn wait_for_file(clips: &Path, ending: &str) {
+    eventually("a file with video", || {
+        let mut entries = std::fs::read_dir(clips).unwrap().map(|entry| entry.unwrap());
+        entries.any(|entry| entry.path().to_str().unwrap().ends_with(ending) && entry.metadata().is_ok_and(|metadata| metadata.len() > 0))
+    });
+}
+
+#[test]
+fn deleted_folder_is_created_again_for_the_next_clip() {
+    let folder = Folder::new("record again");
+    let delete = |clips: &Path| {
+        wait_for_file(clips, ".mp4");
+        std::fs::remove_dir_all(clips).unwrap();
+    };
+    let (pipeline, ending) = play_and(&folder, 60, delete, 100..101);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    assert_eq!((stats(&pipeline)[0], stats(&pipeline)[2], clips(&folder).len()), (2, 0, 1));
+    let last = records(&folder).pop().unwrap();
+    assert_eq!(last["path"].as_str(), clips(&folder)[0].to_str());
+}
+
+#[test]
+fn clip_that_is_deleted_while_it_is_written_is_reported() {
+    let folder = Folder::new("record deleted");
+    let delete = |clips: &Path| {
+        wait_for_file(clips, ".part");
+        std::fs::remove_dir_all(clips).unwrap();
+    };
+    let (pipeline, ending) = play_and(&folder, 60, delete, 0..200);
+    assert_eq!(ending.error, None);
+    assert!(ending.warnings[0].contains("was deleted"), "{:?}", ending.warnings);
+    assert!(stats(&pipeline)[2] >= 1);
+    check_records(&folder);
 }
 
 #[test]
@@ -424,6 +512,8 @@ fn lost_folder_is_one_warning_and_the_stream_goes_on() {
     attach(&pipeline, move |n| {
         if n == 0 {
             std::fs::remove_dir_all(&clips).unwrap();
+            // The folder cannot be created again.
+            std::fs::write(&clips, "a file").unwrap();
         }
         results(SIZE, n, if n == 30 || n == 60 { vec![object()] } else { vec![] })
     });

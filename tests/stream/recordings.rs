@@ -1,5 +1,6 @@
 //! Recordings of `roiflow run` fail alone: the analysis goes on, the next file begins, and one event says so.
 
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -30,11 +31,16 @@ impl Recording {
     fn start(folder: &Folder, server: &Server, ending: &str) -> Self {
         let [json, events, video] =
             [format!("{ending}.jsonl"), format!("{ending}.events"), format!("{ending}/o.{ending}")].map(|name| folder.file(&name));
-        std::fs::create_dir(folder.file(ending)).unwrap();
+        std::fs::create_dir_all(folder.file(ending)).unwrap();
         let (colors, uri) = (folder.file("colors.toml"), server.uri("rtspt", "", "/live"));
         let arguments = ["run", &*colors, "-q", "--input", &uri, "--json", &json, "--events", &events, "--video", &video];
         let child = command().args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         Self { child, json, events, video }
+    }
+
+    /// Waits for an event with this text.
+    fn wait_for_event(&self, text: &str) {
+        eventually(text, || std::fs::read_to_string(&self.events).is_ok_and(|events| events.contains(text)));
     }
 
     fn part(&self, n: u32) -> String {
@@ -178,14 +184,19 @@ fn recording_goes_on_when_its_folder_is_back() {
     let mut recording = Recording::start(&folder, &server, "mp4");
     recording.wait_for_frames(320, 20);
     std::fs::rename(folder.file("mp4"), folder.file("away")).unwrap();
+    std::fs::write(folder.file("mp4"), "a file").unwrap();
     server.tell("size 640x480");
-    eventually("the event", || std::fs::read_to_string(&recording.events).is_ok_and(|text| text.contains("recording-lost")));
+    recording.wait_for_event("recording-lost");
     recording.wait_for_frames(640, 10);
-    std::fs::rename(folder.file("away"), folder.file("mp4")).unwrap();
-    eventually("the event", || std::fs::read_to_string(&recording.events).is_ok_and(|text| text.contains("recording-continued")));
+    std::fs::remove_file(folder.file("mp4")).unwrap();
+    recording.wait_for_event("recording-continued");
+    // The folder was created again, with the next part only.
+    let part = recording.part(2);
+    std::fs::rename(folder.file("away/o.mp4"), &recording.video).unwrap();
     let (code, said, events) = recording.end();
     assert_eq!((code, names(&events)), (Some(1), vec!["recording-lost", "recording-continued"]), "{said}");
-    check(&said, &["cannot write video", "No such file", "is tried again", "frames are missing"]);
+    assert_eq!(events[1]["path"], *part);
+    check(&said, &["cannot write video", "ot a directory", "is tried again", "frames are missing"]);
     assert!(played(&folder, &recording.video) > 10 && played(&folder, events[1]["path"].as_str().unwrap()) > 0);
 }
 
@@ -228,4 +239,92 @@ fn video_of_a_varying_frame_rate_plays_to_its_end() {
         assert_eq!(code, Some(0), "{said}");
         assert_eq!(played(&folder, &video), 78, "{ending}");
     }
+}
+
+#[test]
+fn deleted_video_is_a_loss_and_the_next_part_begins() {
+    let folder = Folder::new("recordings-deleted");
+    let Some(server) = Server::start(&[]) else { return };
+    let mut all = ENDINGS.map(|ending| Recording::start(&folder, &server, ending));
+    for recording in &all {
+        eventually("a file with video", || std::fs::metadata(&recording.video).is_ok_and(|file| file.len() > 4096));
+    }
+    std::fs::remove_dir_all(folder.file("mp4")).unwrap();
+    std::fs::remove_file(&all[1].video).unwrap();
+    std::fs::write(folder.file("other"), "other").unwrap();
+    std::fs::rename(folder.file("other"), &all[2].video).unwrap();
+    for recording in &mut all {
+        recording.wait_for_event("recording-continued");
+        let (code, said, events) = recording.end();
+        assert_eq!((code, names(&events)), (Some(1), vec!["recording-lost", "recording-continued"]), "{said}");
+        check(&events[0].to_string(), &["cannot write video", &recording.video, "was deleted"]);
+        assert_eq!(events[1]["path"], *recording.part(2));
+        check(&said, &["was deleted", "frames are missing"]);
+        assert!(!said.contains("can be played"), "{said}");
+        assert!(played(&folder, &recording.part(2)) > 0);
+    }
+    assert_eq!(std::fs::read(&all[2].video).unwrap(), b"other", "the file of another program stays");
+}
+
+#[test]
+fn video_deleted_before_the_end_fails_the_run() {
+    let folder = Folder::new("recordings-deleted-end");
+    let Some(server) = Server::start(&[]) else { return };
+    for ending in ["mp4", "mkv"] {
+        let mut recording = Recording::start(&folder, &server, ending);
+        eventually("a file with video", || std::fs::metadata(&recording.video).is_ok_and(|file| file.len() > 4096));
+        std::fs::remove_file(&recording.video).unwrap();
+        let (code, said, events) = recording.end();
+        assert_eq!((code, names(&events)[0]), (Some(1), "recording-lost"), "{ending}: {said}");
+    }
+}
+
+/// Opens a FIFO without reading from it. A write to it waits, as to a disk that hangs.
+fn hold_unread(path: &str) -> std::fs::File {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    std::fs::File::options().read(true).custom_flags(0o4000).open(path).unwrap()
+}
+
+/// The folder is a link, so that the test can replace it in one step.
+#[test]
+fn disk_that_hangs_loses_the_video_and_the_analysis_goes_on() {
+    let folder = Folder::new("recordings-hang");
+    let Some(mut server) = Server::start(&[]) else { return };
+    let point_to = |target: &str| {
+        symlink(folder.file(target), folder.file("link")).unwrap();
+        std::fs::rename(folder.file("link"), folder.file("mkv")).unwrap();
+    };
+    for name in ["first", "second"] {
+        std::fs::create_dir(folder.file(name)).unwrap();
+    }
+    point_to("first");
+    let mut recording = Recording::start(&folder, &server, "mkv");
+    eventually("a file with video", || std::fs::metadata(&recording.video).is_ok_and(|file| file.len() > 0));
+    // No file can be there until the second folder is.
+    point_to("colors.toml");
+    server.tell("size 640x480");
+    recording.wait_for_event("recording-lost");
+    let _unread = hold_unread(&folder.file("second/o.part2.mkv"));
+    point_to("second");
+    recording.wait_for_event("did not accept video for 10 s");
+    recording.wait_for_frames(640, 10);
+    recording.wait_for_event("o.part3.mkv");
+    let (code, said, events) = recording.end();
+    let expected = ["recording-lost", "recording-continued", "recording-lost", "recording-continued"];
+    assert_eq!((code, names(&events)), (Some(1), expected.to_vec()), "{said}");
+    assert!(played(&folder, &recording.part(3)) > 0);
+}
+
+#[test]
+fn pipe_of_a_camera_whose_reader_hangs_loses_the_video_only() {
+    let folder = Folder::new("recordings-unread");
+    let Some(server) = Server::start(&[]) else { return };
+    std::fs::create_dir(folder.file("mkv")).unwrap();
+    let _unread = hold_unread(&folder.file("mkv/o.mkv"));
+    let mut recording = Recording::start(&folder, &server, "mkv");
+    recording.wait_for_event("did not accept video for 10 s");
+    recording.wait_for_frames(320, 20);
+    let (code, said, events) = recording.end();
+    assert_eq!((code, names(&events)), (Some(1), vec!["recording-lost"]), "{said}");
+    check(&said, &["frames are missing"]);
 }

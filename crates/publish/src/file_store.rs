@@ -70,6 +70,15 @@ impl FileStore {
         Ok((store, recovered))
     }
 
+    /// Like [`FileStore::part`]. Creates the folder again if it was deleted.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be created.
+    pub fn begin(&self, name: &str) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.folder)?;
+        Ok(self.part(name))
+    }
+
     /// The path of a file with this name while it is incomplete. `name` begins with the prefix.
     pub fn part(&self, name: &str) -> PathBuf {
         self.folder.join(format!(".{name}.{}.part", std::process::id()))
@@ -105,9 +114,9 @@ impl FileStore {
     /// Writes a file, and returns its path.
     ///
     /// # Errors
-    /// Returns the errors of [`FileStore::finish`], and an error if the disk is full.
+    /// Returns the errors of [`FileStore::begin`] and [`FileStore::finish`], and an error if the disk is full.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
-        let written = fs::File::create(self.part(name)).and_then(|mut file| file.write_all(bytes));
+        let written = self.begin(name).and_then(fs::File::create).and_then(|mut file| file.write_all(bytes));
         if let Err(error) = written {
             self.abandon(name);
             return Err(error);
@@ -224,6 +233,18 @@ mod tests {
         let mut second = FileStore::open(&folder.0, "crop-", 100).unwrap();
         second.write("crop-4", &[0; 60]).unwrap();
         assert_eq!(folder.names(), ["crop-3", "crop-4", "other.jpg"]);
+    }
+
+    #[test]
+    fn deleted_folder_is_created_again() {
+        let folder = Folder::new("again");
+        for limit in [0, 100] {
+            let mut store = FileStore::open(folder.0.join("a/b"), "clip-", limit).unwrap();
+            store.write("clip-1", &[0; 30]).unwrap();
+            fs::remove_dir_all(folder.0.join("a")).unwrap();
+            let path = store.write("clip-2", &[0; 90]).unwrap();
+            assert_eq!(fs::read(path).unwrap().len(), 90);
+        }
     }
 
     #[test]

@@ -49,6 +49,8 @@ struct Opened {
     can_wait: bool,
     /// Maximum size of one write.
     max_bytes: usize,
+    /// Whether the file had a name when it was opened by its path, so that it can be deleted.
+    has_name: bool,
     /// Shared by all line writers of this file.
     line_end: SharedLineEnd,
     /// Whether several streams of this process may write to the file.
@@ -114,6 +116,12 @@ impl OutputFile {
     /// Whether the output is open.
     pub fn is_open(&self) -> bool {
         self.opened.is_some()
+    }
+
+    /// Whether the open file was deleted since it was opened, so that its contents are lost. False for standard output, devices and FIFOs.
+    pub fn is_deleted(&self) -> bool {
+        let opened = self.opened.as_ref().filter(|opened| opened.has_name);
+        opened.is_some_and(|opened| opened.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0))
     }
 
     /// Whether a muxer can seek in the output.
@@ -260,7 +268,8 @@ fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Dead
                     begin(&file, path, if_exists)?;
                 }
                 let line_end = if is_file { SharedLineEnd::default() } else { line_end_at(metadata.dev(), metadata.ino()) };
-                return Ok(Opened { can_wait: !is_file, max_bytes: usize::MAX, file, line_end, is_shared: !is_file });
+                let has_name = is_file && metadata.nlink() > 0;
+                return Ok(Opened { can_wait: !is_file, max_bytes: usize::MAX, file, has_name, line_end, is_shared: !is_file });
             }
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path) => {
                 deadline.sleep(TICK)?;
@@ -297,17 +306,18 @@ fn open_stdout() -> io::Result<Opened> {
     let metadata = file.metadata()?;
     let line_end = line_end_at(metadata.dev(), metadata.ino());
     if metadata.is_file() {
-        return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, line_end, is_shared: true });
+        return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, has_name: false, line_end, is_shared: true });
     }
     // Open standard output again, so that non-blocking mode affects this process only. Other processes may share the original file
     // description.
     let own = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/proc/self/fd/1");
     let (file, max_bytes) = own.map_or((file, PIPE_BYTES), |own| (own, usize::MAX));
-    Ok(Opened { file, can_wait: true, max_bytes, line_end, is_shared: true })
+    Ok(Opened { file, can_wait: true, max_bytes, has_name: false, line_end, is_shared: true })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::time::Instant;
 
     use super::*;
@@ -345,6 +355,24 @@ mod tests {
         let mut empty = output(&path, IfExists::Replace);
         empty.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn only_a_file_without_a_name_is_deleted() {
+        let folder = Folder::new("deleted");
+        let [path, moved] = ["file", "moved"].map(|name| folder.0.join(name));
+        let mut file = output(&path, IfExists::Replace);
+        assert!(!file.is_deleted(), "the file is not open");
+        file.write_all(b"a").unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        assert!(!file.is_deleted());
+        std::fs::remove_file(&moved).unwrap();
+        assert!(file.is_deleted());
+        // This file had no name when it was opened.
+        let mut unnamed =
+            output(Path::new(&format!("/proc/self/fd/{}", file.opened.as_ref().unwrap().file.as_raw_fd())), IfExists::Replace);
+        unnamed.write_all(b"a").unwrap();
+        assert!(!unnamed.is_deleted());
     }
 
     #[test]

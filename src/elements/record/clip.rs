@@ -2,7 +2,6 @@
 //! be played at any time, also if the process is killed.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,7 +29,6 @@ pub(super) struct ClipWriter {
     times: Times,
     /// The last frame, which waits for its duration.
     last: Option<gst::Buffer>,
-    pub(super) n_frames: u64,
 }
 
 /// Timestamps of the frames of a clip, which begins at 0.
@@ -71,9 +69,9 @@ impl ClipWriter {
             mux.link(&file)
         };
         link().map_err(|error: glib::BoolError| error.to_string())?;
-        let private = PrivatePipeline::start(pipeline, caps, u64::MAX).map_err(|failure| failure.text)?;
-        let (times, last, n_frames) = Default::default();
-        Ok(Self { private, file, _lock: lock, times, last, n_frames })
+        let private = PrivatePipeline::start(pipeline, caps, u64::MAX, None).map_err(|failure| failure.text)?;
+        let (times, last) = Default::default();
+        Ok(Self { private, file, _lock: lock, times, last })
     }
 
     /// Adds a frame. The first frame is a key frame.
@@ -85,16 +83,10 @@ impl ClipWriter {
             return Err(format!("the disk is too slow: {} MiB of video wait", MAX_WAITING_BYTES >> 20));
         }
         self.times.set(buffer.make_mut());
-        self.n_frames += 1;
         match self.last.replace(buffer) {
             Some(buffer) => self.private.push(buffer).map_err(|failure| failure.text),
             None => self.private.failure().map_or(Ok(()), |failure| Err(failure.text)),
         }
-    }
-
-    /// Duration of the frames so far.
-    pub(super) fn duration(&self) -> gst::ClockTime {
-        self.times.end
     }
 
     /// Whether the file has video that can be played.
@@ -148,29 +140,4 @@ impl Times {
             buffer.set_duration(duration);
         }
     }
-}
-
-/// Whether a file that a killed process has left can be played: it has an index, which the muxer writes after the first frames.
-pub(super) fn is_playable(path: &Path) -> bool {
-    let has_index = || -> io::Result<bool> {
-        let mut file = BufReader::new(File::open(path)?);
-        loop {
-            let (mut header, mut large) = ([0; 8], [0; 8]);
-            file.read_exact(&mut header)?;
-            let [a, b, c, d, kind @ ..] = header;
-            if &kind == b"moov" {
-                return Ok(true);
-            }
-            let rest = match u32::from_be_bytes([a, b, c, d]) {
-                1 => {
-                    file.read_exact(&mut large)?;
-                    u64::from_be_bytes(large).checked_sub(16)
-                }
-                size => u64::from(size).checked_sub(8),
-            };
-            let Some(rest) = rest.and_then(|rest| i64::try_from(rest).ok()) else { return Ok(false) };
-            file.seek_relative(rest)?;
-        }
-    };
-    has_index().unwrap_or(false)
 }

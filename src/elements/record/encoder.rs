@@ -71,8 +71,8 @@ impl Encoder {
             Ok(gst::FlowSuccess::Ok)
         };
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
-        let private =
-            PrivatePipeline::start(pipeline, &caps, MAX_WAITING).map_err(|failure| format!("cannot encode video: {}", failure.text))?;
+        let private = PrivatePipeline::start(pipeline, &caps, MAX_WAITING, None)
+            .map_err(|failure| format!("cannot encode video: {}", failure.text))?;
         Ok(Self { private, times: Mutex::default(), limited })
     }
 

@@ -18,7 +18,7 @@ use gstreamer as gst;
 use serde::Serialize;
 
 use super::RunningTimes;
-use super::clip::is_playable;
+use super::contents::Contents;
 use super::encoder::Encoder;
 use super::recorder::Durations;
 use super::worker::{Clip, Input, News, OnNews, Options, PREFIX, Worker};
@@ -386,7 +386,7 @@ impl RoiRecord {
         };
         let (path, max_bytes) = (absolute(&folder), settings.max_bytes);
         let open_store = Box::new(move || {
-            let (store, recovered) = FileStore::open_recovering(&path, PREFIX, max_bytes, is_playable)?;
+            let (store, recovered) = FileStore::open_recovering(&path, PREFIX, max_bytes, |part| Contents::of(part).is_some())?;
             for clip in recovered {
                 gst::info!(CAT, "recovered {}, which a killed process has left", clip.display());
             }

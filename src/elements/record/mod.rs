@@ -28,6 +28,7 @@
 //! fails, too, one warning says so, and further files are tried after a delay. Lost clips are counted.
 
 mod clip;
+mod contents;
 mod encoder;
 mod imp;
 mod recorder;

@@ -13,6 +13,7 @@ use std::time::Instant;
 use gstreamer as gst;
 
 use super::clip::ClipWriter;
+use super::contents::Contents;
 use super::recorder::{Action, Durations, Recorder, Unit};
 use crate::elements::retry::Retry;
 use crate::publish::{FileStore, file_name_part};
@@ -186,30 +187,30 @@ impl Finishing {
     fn finish(self, shared: &Shared) {
         let Self { writer, name, begin_ns, event_ns, labels, failure, done } = self;
         if let Some(mut writer) = writer {
-            let (n_frames, duration_ns) = (writer.n_frames, writer.duration().nseconds());
             let written = failure.map_or_else(|| writer.finish(), Err);
-            let has_video = writer.has_video();
             // Close the file.
             drop(writer);
-            let named = match shared.store().as_mut() {
-                // Keep the part of a clip that was written before a failure.
-                Some(store) if has_video => store.finish(&name).map(Some).map_err(|error| error.to_string()),
-                Some(store) => {
+            let part = shared.store().as_ref().map(|store| store.part(&name));
+            // Keep the part of a clip that was written before a failure.
+            let contents = part.and_then(|part| Contents::of(&part));
+            let named = match (shared.store().as_mut(), &contents) {
+                (Some(store), Some(_)) => store.finish(&name).map(Some).map_err(|error| error.to_string()),
+                (Some(store), None) => {
                     store.abandon(&name);
-                    Ok(None)
+                    Err("the file has no video".to_owned())
                 }
-                None => Ok(None),
+                (None, _) => Ok(None),
             };
             let (path, error) = match (named, written) {
                 (Ok(path), written) => (path, written.err()),
-                (Err(error), _) => (None, Some(error)),
+                (Err(_), Err(error)) | (Err(error), Ok(())) => (None, Some(error)),
             };
             if let Some(path) = &path
                 && error.is_none()
             {
                 shared.works(|| path.clone());
             }
-            if let Some(path) = path {
+            if let (Some(path), Some(Contents { n_frames, duration_ns })) = (path, contents) {
                 let n_bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
                 (shared.on_news)(News::Clip(Clip { path, n_frames, n_bytes, duration_ns, begin_ns, event_ns, labels }));
             }
@@ -341,7 +342,7 @@ impl Recording {
         let part = {
             let mut store = self.shared.store();
             match store.take().map_or_else(|| (self.open_store)(), Ok) {
-                Ok(opened) => Ok(store.insert(opened).part(&name)),
+                Ok(opened) => store.insert(opened).begin(&name).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             }
         };

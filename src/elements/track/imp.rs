@@ -16,7 +16,7 @@ use super::TrackingType;
 use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
 use crate::elements::{buffer, caps, meta};
-use crate::frame::{Detection, FrameResults, ObjectId, Size};
+use crate::frame::{Detection, ObjectId, Size};
 use crate::stages::{CameraMotion, StreamTime, TrackMethod, TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
