@@ -66,6 +66,10 @@ impl BoxScheme for BlazeFace {
         Ok(())
     }
 
+    fn has_free_sizes(&self) -> bool {
+        true
+    }
+
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds { score: 0.5, iou: 0.3, method: NmsMethod::Weighted, ..Default::default() }
     }

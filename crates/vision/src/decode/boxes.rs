@@ -105,6 +105,11 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether rows without an object may have a negative size, because the model outputs sizes as they are. Default: false.
+    fn has_free_sizes(&self) -> bool {
+        false
+    }
+
     /// Returns the class for "no object", like [`Decoder::background`].
     fn background(&self) -> Option<u32> {
         None
@@ -397,7 +402,8 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
             if survey.in_whole {
                 let mut all = Results::default();
                 self.find_candidates(&outputs, input, f32::NEG_INFINITY, &mut all)?;
-                survey.add_rows(&all.boxes, &outputs, input, self.scheme.appends_all_rows(), score_min);
+                let (are_cells, has_free_sizes) = (self.scheme.appends_all_rows(), self.scheme.has_free_sizes());
+                survey.add_rows(&all.boxes, &outputs, input, are_cells, has_free_sizes, score_min);
             }
             survey.add_candidates(&results.boxes, input);
         }

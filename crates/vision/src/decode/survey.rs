@@ -45,7 +45,7 @@ pub enum Finding {
     Repeated { n: usize, of: usize },
 }
 
-/// Rows with a score above this fraction of the threshold are expected to have a positive size.
+/// Rows with a score above this fraction of the threshold are expected to have a positive size in all models.
 const LIKELY: f32 = 0.1;
 /// A list of final boxes is not suppressed if at least this number of boxes overlap a better box of their class by more than this IoU.
 const MANY_REPEATED: usize = 8;
@@ -157,14 +157,22 @@ impl Survey {
     }
 
     /// Adds all output rows of one frame. If `are_cells` is true, every row is a box, as in grids and priors. Otherwise, rows can be
-    /// padding, as in lists of boxes.
-    pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
+    /// padding, as in lists of boxes. If `has_free_sizes` is true, rows without an object may have a negative size.
+    pub(super) fn add_rows(
+        &mut self,
+        rows: &[RawDetection],
+        outputs: &[Output<'_>],
+        input: Size,
+        are_cells: bool,
+        has_free_sizes: bool,
+        threshold: f32,
+    ) {
         let mut tally = Tally::default();
+        let least = if has_free_sizes { threshold * LIKELY } else { f32::NEG_INFINITY };
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);
         for row in rows {
-            // Rows without an object may have a negative size.
             let is_inverted = row.rect.width < 0.0 || row.rect.height < 0.0;
-            if !is_inverted || row.score > threshold * LIKELY {
+            if !is_inverted || row.score > least {
                 tally.add(row.rect, input);
             }
             (min, max) = (min.min(row.score), max.max(row.score));
@@ -352,11 +360,18 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_objects_may_have_negative_sizes() {
+    fn rows_without_objects_may_have_negative_sizes_in_some_models() {
+        // 112 rows of MediaPipe's detectors. Their sizes are learned only for objects.
+        let regressors = [1.0, 1.0, -9.0, 9.0].repeat(112);
+        let found = |logit: f32| {
+            let logits = [logit; 112];
+            let boxes = Output { name: "regressors", shape: &[1, 112, 4], data: &regressors };
+            survey("blazeface", &[boxes, Output { name: "classificators", shape: &[1, 112, 1], data: &logits }])
+        };
+        assert_eq!(found(-20.0), None);
+        assert!(matches!(found(-2.0), Some(Finding::Inverted { .. })));
         let mut rows = yolov5([30.0, 16.0, 20.0, 10.0], 1.0);
         rows.chunks_mut(6).filter(|row| row[4] < 0.5).for_each(|row| row[2] = -row[2]);
-        assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), None);
-        rows.chunks_mut(6).filter(|row| row[4] < 0.5).for_each(|row| row[4] = 0.1);
         assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Inverted { .. })));
     }
 

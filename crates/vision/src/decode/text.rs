@@ -81,7 +81,7 @@ impl Ctc {
         let axes = match (&extents[..], shape) {
             (&[first, last], [_, _] | [_, _, _] | [_, _, _, _]) => Some((first, last)),
             // A single step, or dynamic axes.
-            (_, &[first, last] | &[_, first, last]) => Some((first, last)),
+            (_, &[first, last] | &[1 | usize::MAX, first, last]) => Some((first, last)),
             _ => None,
         };
         let found = axes.map(|(first, last)| match self.classes_axis {
