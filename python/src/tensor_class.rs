@@ -146,7 +146,7 @@ impl Tensor {
     #[classmethod]
     #[pyo3(signature = (*args, **kwargs), text_signature = "(*args, **kwargs)")]
     fn py_new(cls: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        if cls.is(&cls.py().get_type::<Self>()) {
+        if cls.is(cls.py().get_type::<Self>()) {
             return Self::made(args, kwargs);
         }
         // A subclass may have other arguments in its constructor. Such a subclass passes the values to `__init__`.
@@ -155,7 +155,7 @@ impl Tensor {
 
     #[pyo3(signature = (*args, **kwargs))]
     fn __init__(slf: &Bound<'_, Self>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        if !slf.get_type().is(&slf.py().get_type::<Self>()) {
+        if !slf.get_type().is(slf.py().get_type::<Self>()) {
             let made = Self::made(args, kwargs)?.inner();
             let before = std::mem::replace(&mut *slf.get().inner.lock().unwrap(), made);
             drop(before);

@@ -341,7 +341,7 @@ impl Video {
             Err(failure) => {
                 drop(part);
                 // Ignore the returned error, because no flow can return it: the error was posted.
-                drop(self.fail(&failure));
+                let _posted = self.fail(&failure);
             }
         }
     }
