@@ -22,7 +22,7 @@ fn options(scratch: &Scratch, outputs: &[OnnxOutput<'_>], description: &str) -> 
 
 fn detected(options: &StageOptions) -> Result<Vec<(Rect, f32, u32)>> {
     let found = Stage::detector(options)?.detect(&frame(64, 64))?;
-    Ok(found.iter().map(|Detection { rect, confidence, label_id, .. }| (*rect, *confidence, *label_id as u32)).collect())
+    Ok(found.iter().map(|Detection { rect, confidence, label_id, .. }| (*rect, *confidence, *label_id)).collect())
 }
 
 /// Half-precision exports have outputs of 16 bits. The values in this test are exact in all types.

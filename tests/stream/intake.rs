@@ -115,7 +115,7 @@ pub fn end(mut child: Child) -> (Option<i32>, String, u64) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     };
     (status.code(), said.rest(), memory_kib)
 }
@@ -382,7 +382,7 @@ fn rtsp_server_with_endless_answer_ends_the_source() {
 fn images_by_http_are_analyzed_when_they_arrive() {
     let folder = Folder::new("intake-at-once");
     let (image, (next, allowed)) = (image(), mpsc::channel::<()>());
-    let allowed = std::sync::Arc::new(std::sync::Mutex::new(allowed));
+    let allowed = Arc::new(std::sync::Mutex::new(allowed));
     // A camera may send a part without an image first.
     let input = mjpeg(move |to| {
         to.write_all(b"--frame\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello\r\n")?;
@@ -407,7 +407,7 @@ pub fn trickle(text: Vec<u8>) -> impl Fn(&mut TcpStream) -> std::io::Result<()> 
         loop {
             to.write_all(&text)?;
             // The sleep is the tested situation: data arrives, but no image.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }

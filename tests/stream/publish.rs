@@ -151,7 +151,7 @@ fn timestamp_is_stream_time_and_pts_is_separate() {
 
 #[test]
 fn same_stream_gives_same_lines_in_every_run() {
-    let folder = crate::harness::Folder::new("same lines");
+    let folder = Folder::new("same lines");
     let lines = |name: &str| {
         let line = format!(
             "videotestsrc num-buffers=24 ! video/x-raw,width=640,height=480 ! videoconvert ! {} ! {} ! {} ! roitrack min-hits=3 ! \
