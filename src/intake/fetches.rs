@@ -16,7 +16,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::connections::on_emission;
-use super::{DATA, Intake, MAX_PLAYLIST_BYTES, consume, n_bytes};
+use super::{DATA, Intake, MAX_PLAYLIST_BYTES, consume, n_bytes, responses};
 
 /// Type of the context with the number of an input.
 const INPUT: &str = "roiflow.input";
@@ -123,6 +123,7 @@ fn watch_requests(pad: &gst::Pad) {
                 if !is_http(&source) {
                     return gst::PadProbeReturn::Remove;
                 }
+                responses::protect();
                 hide_referer(&source);
                 let intake = intake_of(&source);
                 intake.iter().for_each(|intake| intake.is_of_network.store(true, Ordering::Release));

@@ -5,13 +5,14 @@
 //! data; its users decide what a source with too much data means. It never blocks. The elements for inference use only its protection of
 //! decoders. `colors` keeps the color range of the video.
 
+mod colors;
 #[allow(unsafe_code, reason = "calls functions of GLib and of the C library that have no safe bindings")]
 mod connections;
 mod fetches;
 mod jpeg;
 mod packets;
-
-mod colors;
+#[allow(unsafe_code, reason = "replaces a function of a class of libsoup")]
+mod responses;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,8 +125,8 @@ impl Intake {
         })
     }
 
-    /// Ends requests for parts of a playlist, and the connections of an RTSP server that has sent no video. `rtspsrc` cannot be stopped while it reads an answer. A server that has
-    /// sent video gets a request to end its session instead.
+    /// Ends requests for parts of a playlist, and the connections of an RTSP server that has sent no video. `rtspsrc` cannot be stopped while it
+    /// reads an answer. A server that has sent video gets a request to end its session instead.
     pub(crate) fn hang_up(&self) {
         if self.n_packet_bytes.load(Ordering::Relaxed) == 0 {
             // After this, connections that are new are ended too.

@@ -35,11 +35,15 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
     for (plane_idx, (before, after)) in before.iter().zip(&after).enumerate() {
         for (y, (before, after)) in before.iter().zip(after).enumerate() {
             for x in (0..before.len()).filter(|x| before[*x] != after[*x]) {
-                let place = format.components().into_iter().find(|place| place.plane_idx == plane_idx).unwrap();
-                differing.push(match plane_idx {
-                    0 => (x / format.pixel_bytes(), y),
-                    _ => (x / place.stride_bytes * place.n_pixels.0, y * place.n_pixels.1),
+                let n = format.element().size();
+                // Only padding belongs to no component.
+                let place = format.components().into_iter().find(|place| {
+                    let byte = x.checked_sub(place.offset_bytes).map(|x| x % place.stride_bytes);
+                    place.plane_idx == plane_idx && byte.is_some_and(|byte| byte < n)
                 });
+                let (stride_bytes, (width, height)) =
+                    place.map_or((format.pixel_bytes(), (1, 1)), |place| (place.stride_bytes, place.n_pixels));
+                differing.push((x / stride_bytes * width, y * height));
             }
         }
     }

@@ -108,7 +108,8 @@ fn playlists(segment: Vec<u8>, part: impl Fn(&mut std::net::TcpStream) -> std::i
                 }
                 Some((name, text)) => {
                     let kind = if name.ends_with(".mpd") { "application/dash+xml" } else { "application/vnd.apple.mpegurl" };
-                    connection.write_all(&response("200 OK", kind, text.replace("HOST", &host).as_bytes()))?;
+                    // GStreamer does not recognize a manifest of less than 512 bytes.
+                    connection.write_all(&response("200 OK", kind, format!("{:600}\n", text.replace("HOST", &host)).as_bytes()))?;
                 }
                 None => connection.write_all(&response("200 OK", "video/mp2t", &segment))?,
             }
@@ -145,7 +146,7 @@ fn removed_playlist_with_a_part_without_an_end_ends_at_once() {
         let stream = json!({"name": name, "pipeline": "colors", "input": format!("http://127.0.0.1:{port}{path}")});
         let added = server.json("POST", "/api/streams", Some(stream));
         assert_eq!(added.0, 201, "{added:?}");
-        is_asked.recv().unwrap();
+        is_asked.recv_timeout(Duration::from_secs(30)).expect(path);
         let begin = Instant::now();
         let removed = server.send("DELETE", &format!("/api/streams/{name}"), None);
         // A stream that does not end is stopped after ten seconds.
