@@ -183,8 +183,9 @@ mod imp {
         fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
             match transition {
                 gst::StateChange::ReadyToPaused => self.deadline.clear(),
-                // Set the deadline to now, because bytes that wait for a reader would block the stop.
-                gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
+                // Set the deadline to now, because bytes that wait for a reader would block the stop. The pipeline of this element is never
+                // paused.
+                gst::StateChange::PlayingToPaused | gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
                 _ => {}
             }
             self.parent_change_state(transition)

@@ -4,8 +4,12 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// Maximum number of frames of one fragment. Damaged files declare more.
-const MAX_FRAMES: usize = 1 << 20;
+/// Maximum number of frames of a file with fragments, which is ten hours of video. Damaged files declare more.
+const MAX_FRAMES: u64 = 1 << 20;
+/// Maximum size of the boxes that describe a file or a fragment.
+const MAX_BYTES: u64 = 64 << 20;
+/// Maximum number of boxes within each other. The time of frames is in the sixth one.
+const MAX_DEPTH: usize = 8;
 
 /// The video of a file, as players show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +60,16 @@ impl Track {
                 size => u64::from(size).checked_sub(8)?,
             };
             if matches!(&kind, b"moov" | b"moof") {
+                if size > MAX_BYTES {
+                    return None;
+                }
                 let mut bytes = Vec::new();
                 let n_read = file.by_ref().take(size).read_to_end(&mut bytes).ok()?;
                 if n_read as u64 != size {
                     return None;
                 }
                 self.data = begin;
-                self.visit(&kind, &bytes)?;
+                self.visit(&kind, &bytes, 0)?;
             } else {
                 file.seek_relative(i64::try_from(size).ok()?).ok()?;
             }
@@ -70,15 +77,15 @@ impl Track {
     }
 
     /// Reads a box, and the boxes within it. Returns `None` if it is damaged.
-    fn visit(&mut self, kind: &[u8], bytes: &[u8]) -> Option<()> {
+    fn visit(&mut self, kind: &[u8], bytes: &[u8], depth: usize) -> Option<()> {
         // The flags of a box declare which fields are present.
         let flags = number(bytes, 0).unwrap_or(0);
         let has = |flag: u32| flags & flag != 0;
         match kind {
-            b"moov" | b"trak" | b"mdia" | b"minf" | b"stbl" | b"mvex" | b"moof" | b"traf" => {
+            b"moov" | b"trak" | b"mdia" | b"minf" | b"stbl" | b"mvex" | b"moof" | b"traf" if depth < MAX_DEPTH => {
                 let mut rest = bytes;
                 while let (Some(size), Some(kind)) = (number(rest, 0), rest.get(4..8)) {
-                    self.visit(kind, rest.get(8..size as usize)?)?;
+                    self.visit(kind, rest.get(8..size as usize)?, depth + 1)?;
                     rest = &rest[size as usize..];
                 }
             }
@@ -88,8 +95,8 @@ impl Track {
                 (self.n_frames, self.duration) = (0, 0);
                 for entry in bytes.get(8..)?.chunks_exact(8).take(number(bytes, 4)? as usize) {
                     let n = u64::from(number(entry, 0)?);
-                    self.n_frames += n;
-                    self.duration += n * u64::from(number(entry, 4)?);
+                    self.n_frames = self.n_frames.saturating_add(n);
+                    self.duration = self.duration.saturating_add(n * u64::from(number(entry, 4)?));
                 }
             }
             b"trex" => self.default = (number(bytes, 12)?, number(bytes, 16)?),
@@ -113,7 +120,7 @@ impl Track {
             b"trun" => {
                 let mut end = if has(0x1) { self.data.saturating_add_signed(i64::from(number(bytes, 8)? as i32)) } else { self.data };
                 let mut at = 8 + 4 * [0x1, 0x4].iter().filter(|flag| has(**flag)).count();
-                for _ in 0..(number(bytes, 4)? as usize).min(MAX_FRAMES) {
+                for _ in 0..number(bytes, 4)? {
                     let mut next = |flag| {
                         let value = if has(flag) { Some(number(bytes, at)?) } else { None };
                         at += if has(flag) { 4 } else { 0 };
@@ -123,10 +130,11 @@ impl Track {
                     let _unused = (next(0x400)?, next(0x800)?);
                     end = end.saturating_add(u64::from(size.unwrap_or(self.default.1)));
                     // The data of the last frames may be missing.
-                    if end <= self.n_bytes {
-                        self.n_frames += 1;
-                        self.duration += u64::from(duration.unwrap_or(self.default.0));
+                    if end > self.n_bytes || self.n_frames >= MAX_FRAMES {
+                        break;
                     }
+                    self.n_frames += 1;
+                    self.duration = self.duration.saturating_add(u64::from(duration.unwrap_or(self.default.0)));
                 }
             }
             _ => {}
@@ -161,6 +169,27 @@ mod tests {
         assert_eq!(ended.type_(), gst::MessageType::Eos);
         pipeline.set_state(gst::State::Null).unwrap();
         std::fs::read(path).unwrap()
+    }
+
+    /// Files of 1 MB that are made to cost much more time or memory than they have bytes.
+    #[test]
+    fn hostile_files_cost_little() {
+        let path = std::env::temp_dir().join(format!("roiflow-hostile-{}.mp4", std::process::id()));
+        let of = |kind: &[u8; 4], content: &[u8]| [&(content.len() as u32 + 8).to_be_bytes()[..], kind, content].concat();
+        let n_deep: u32 = 120_000;
+        let deep: Vec<u8> = (1..=n_deep).rev().flat_map(|n| (n * 8).to_be_bytes().into_iter().chain(*b"moov")).collect();
+        let run = of(b"trun", &[[0; 4], u32::MAX.to_be_bytes()].concat());
+        let many = of(b"moof", &of(b"traf", &run.repeat(50_000)));
+        let mut large = of(b"moov", &[]);
+        large[..4].copy_from_slice(&u32::MAX.to_be_bytes());
+        let times = of(b"stts", &[&[0; 4][..], &100_u32.to_be_bytes(), &[255; 800]].concat());
+        for (name, bytes) in [("deep", deep), ("many", many), ("large", large), ("times", of(b"moov", &times))] {
+            std::fs::write(&path, bytes).unwrap();
+            let begin = std::time::Instant::now();
+            let _any = Contents::of(&path);
+            assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{name}: {:?}", begin.elapsed());
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
