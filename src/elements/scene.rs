@@ -1,7 +1,9 @@
 //! Sends the lines and zones of `roianalytics` downstream, so that `roioverlay` can draw them and `roipublish` can select objects in them.
 //!
-//! The event is sticky and has the structure `roiflow-scene`. So an element that is linked later gets it as well. Counts that change later
-//! are in the events of each frame's results.
+//! The event is sticky, and has a structure whose name begins with `roiflow-scene` and stands for the element. So an element that is linked
+//! later gets the event of each `roianalytics` upstream. Counts that change later are in the events of each frame's results.
+
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -15,8 +17,8 @@ const NAME: &str = "roiflow-scene";
 /// The anchors, by the number that stands for them in the event.
 const ANCHORS: [Anchor; 5] = [Anchor::Bottom, Anchor::Center, Anchor::Top, Anchor::Left, Anchor::Right];
 
-/// Creates the event for a frame size, which converts pixels to fractions.
-pub(super) fn event(layout: &Layout, counts: &SceneCounts, size: Size) -> gst::Event {
+/// Creates the event of an element for a frame size, which converts pixels to fractions.
+pub(super) fn event(element: &gst::Object, layout: &Layout, counts: &SceneCounts, size: Size) -> gst::Event {
     let fractions = |point: &Point| match layout.units {
         Units::Fractions => [point.x, point.y],
         Units::Pixels => [point.x / size.width.max(1) as f32, point.y / size.height.max(1) as f32],
@@ -39,13 +41,15 @@ pub(super) fn event(layout: &Layout, counts: &SceneCounts, size: Size) -> gst::E
     let zones = layout.zones.iter().map(|zone| place(&zone.name, &zone.corners, &[counts.occupancy.get(&zone.name).copied().unwrap_or(0)]));
     let places = gst::Array::from_values(lines.chain(zones));
     let anchor = ANCHORS.iter().position(|anchor| *anchor == layout.anchor).unwrap_or(0);
-    let structure = gst::Structure::builder(NAME).field("places", places).field("anchor", anchor as i32).build();
+    // GStreamer keeps one sticky event for each name. Names of elements may have characters that those of structures cannot have.
+    let name = format!("{NAME}-{:x}", BuildHasherDefault::<DefaultHasher>::default().hash_one(element.name().as_str()));
+    let structure = gst::Structure::builder(name).field("places", places).field("anchor", anchor as i32).build();
     gst::event::CustomDownstreamSticky::new(structure)
 }
 
 /// Reads the scene in an event. Returns `None` if the event has none. Places with unexpected fields are ignored.
 pub(super) fn read(event: &gst::EventRef) -> Option<Scene> {
-    let structure = event.structure().filter(|structure| structure.name() == NAME)?;
+    let structure = event.structure().filter(|structure| structure.name().starts_with(NAME))?;
     let places = structure.get::<gst::Array>("places").ok()?;
     let place = |structure: gst::Structure| {
         let points: Vec<f32> = structure.get::<gst::Array>("points").ok()?.iter().filter_map(|value| value.get().ok()).collect();
@@ -87,9 +91,9 @@ impl Zones {
     }
 }
 
-/// Reads the lines and zones in an event. Returns `None` if the event has none.
-pub(super) fn zones(event: &gst::EventRef) -> Option<Zones> {
-    let scene = read(event)?;
-    let anchor = event.structure()?.get::<i32>("anchor").ok().and_then(|anchor| ANCHORS.get(usize::try_from(anchor).ok()?).copied());
-    Some(Zones { scene, anchor: anchor.unwrap_or_default() })
+/// Reads the lines and zones in an event, and the name that stands for the element. Returns `None` if the event has none.
+pub(super) fn zones(event: &gst::EventRef) -> Option<(String, Zones)> {
+    let (scene, structure) = (read(event)?, event.structure()?);
+    let anchor = structure.get::<i32>("anchor").ok().and_then(|anchor| ANCHORS.get(usize::try_from(anchor).ok()?).copied());
+    Some((structure.name().to_string(), Zones { scene, anchor: anchor.unwrap_or_default() }))
 }

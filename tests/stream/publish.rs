@@ -356,7 +356,7 @@ fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
     let play = |zones: &str, tags: &str| {
         let line = "videotestsrc num-buffers=4 ! video/x-raw,width=320,height=240,framerate=25/1 ! \
                     roiattach rois=\"car:0,0,0.2,0.5;car:0.6,0,0.8,0.5;dog:0.1,0,0.3,0.5\" ! roitrack min-hits=1 ! \
-                    roianalytics zones=left:0,0,0.5,0,0.5,1,0,1 ! roipublish name=publish labels=\"car, cat\" ! fakesink";
+                    roianalytics zones=left:0,0,0.5,0,0.5,1,0,1 ! roianalytics zones=low:0,0.9,1,0.9,1,1,0,1 ! roipublish name=publish labels=\"car, cat\" ! fakesink";
         let pipeline = pipeline(line);
         let publish = pipeline.by_name("publish").unwrap();
         publish.set_property("address", folder.file("o.jsonl"));
@@ -377,7 +377,8 @@ fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
     }
     let ending = play("rihgt", "");
     assert!(
-        ending.warnings.len() == 1 && ["got rihgt", "the places upstream are left"].iter().all(|part| ending.warnings[0].contains(part)),
+        ending.warnings.len() == 1
+            && ["got rihgt", "the places upstream are", "left", "low"].iter().all(|part| ending.warnings[0].contains(part)),
         "{:?}",
         ending.warnings
     );

@@ -248,7 +248,7 @@ impl RoiAnalytics {
         let had_results = meta::has_results(&buffer);
         let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| meta::no_results(size));
         let begin = results.events.len();
-        let scene = self.state.lock().unwrap().scene_to_send(size);
+        let scene = self.state.lock().unwrap().scene_to_send(self.obj().upcast_ref(), size);
         if let Some(scene) = scene {
             self.srcpad.push_event(scene);
         }
@@ -305,9 +305,9 @@ impl State {
     }
 
     /// The event with the lines and zones, if downstream must get it now.
-    fn scene_to_send(&mut self, size: Size) -> Option<gst::Event> {
+    fn scene_to_send(&mut self, element: &gst::Object, size: Size) -> Option<gst::Event> {
         let counter = self.counter.as_ref().filter(|_| std::mem::take(&mut self.must_send_scene))?;
-        Some(scene::event(counter.layout(), counter.counts(), size))
+        Some(scene::event(element, counter.layout(), counter.counts(), size))
     }
 
     /// Counts the objects of a frame, and adds events and speeds to its results.

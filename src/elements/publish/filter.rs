@@ -2,7 +2,7 @@
 //!
 //! This module uses no pads and no buffers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::elements::properties::Properties;
 use crate::elements::scene::Zones;
-use crate::frame::{Detection, FrameResults, Outcome, polygon};
+use crate::frame::{Detection, FrameResults, InferenceStatus, Outcome, Rect, Size, polygon};
 use crate::stages::labels::LabelList;
 
 /// Settings of the filter, and the constant fields.
@@ -64,7 +64,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<FilterSettings>> = LazyLock::n
             |settings| &mut settings.max_rate,
         )
         .field(
-            flag("only-changes", "Only changes", "Publish a frame only if its objects, their attributes or its status differ from the last published frame; movement is no change"),
+            flag("only-changes", "Only changes", "Publish a frame only if its objects, their attributes, or whether inference failed differ from the last published frame; movement is no change"),
             |settings| &mut settings.only_changes,
         )
 });
@@ -79,12 +79,19 @@ pub(super) struct Filter {
     /// Shortest time between two lines in nanoseconds.
     interval_ns: u64,
     only_changes: bool,
-    /// The zones of `roianalytics` upstream; `None` until they arrive.
-    pub(super) zones: Option<Zones>,
+    /// The zones of each `roianalytics` upstream that has sent them.
+    pub(super) zones: BTreeMap<String, Zones>,
     has_warned: bool,
-    last_time_ns: Option<u64>,
-    /// Hash of the state of the last published frame.
-    last_state: Option<u64>,
+    last: Mark,
+}
+
+/// What the filter remembers of a published frame.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Mark {
+    /// The time of the frame, unless it was published because of its events.
+    time_ns: Option<u64>,
+    /// Hash of the state of the frame.
+    state: Option<u64>,
 }
 
 impl Filter {
@@ -114,13 +121,14 @@ impl Filter {
         })
     }
 
-    /// Returns the results to publish; `None` if the frame is not published. `time_ns` is the time of the frame in nanoseconds.
-    pub(super) fn apply(&mut self, mut results: Arc<FrameResults>, time_ns: Option<u64>) -> Option<Arc<FrameResults>> {
+    /// Returns the results to publish; `None` if the frame is not published. `time_ns` is the time of the frame in nanoseconds. If the frame
+    /// gets a message, call [`Filter::published`] with the mark.
+    pub(super) fn apply(&self, mut results: Arc<FrameResults>, time_ns: Option<u64>) -> Option<(Arc<FrameResults>, Mark)> {
         let selects = !self.labels.is_empty() || !self.zone_names.is_empty();
         if selects {
             let all = Arc::make_mut(&mut results);
-            all.detections.retain(|object| self.has_label(object.label.as_deref()) && self.is_in_zone(object, all.size));
-            all.lost_tracks.retain(|track| self.has_label(track.label.as_deref()));
+            all.detections.retain(|object| self.has_label(object.label.as_deref()) && self.is_in_zone(&object.rect, all.size));
+            all.lost_tracks.retain(|track| self.has_label(track.label.as_deref()) && self.is_in_zone(&track.rect, all.size));
             let is_there = |place: &str| self.zone_names.is_empty() || self.zone_names.has(place);
             all.events.retain(|event| self.has_label(event.label.as_deref()) && is_there(&event.place));
         }
@@ -132,13 +140,19 @@ impl Filter {
         if !has_events {
             // The time goes back if a file is played again.
             let is_too_early = |last: u64| time_ns.is_some_and(|now| now >= last && now - last < self.interval_ns);
-            let is_unchanged = state.is_some() && state == self.last_state;
-            if is_unchanged || self.last_time_ns.is_some_and(is_too_early) {
+            // A skipped frame without carried results says nothing about its objects.
+            let is_unknown = matches!(results.status, InferenceStatus::Skipped(_)) && results.detections.is_empty();
+            let is_unchanged = state.is_some() && (state == self.last.state || is_unknown);
+            if is_unchanged || self.last.time_ns.is_some_and(is_too_early) {
                 return None;
             }
         }
-        (self.last_time_ns, self.last_state) = (time_ns, state);
-        Some(results)
+        Some((results, Mark { time_ns: if has_events { self.last.time_ns } else { time_ns }, state }))
+    }
+
+    /// Notes a frame that got a message.
+    pub(super) fn published(&mut self, mark: Mark) {
+        self.last = mark;
     }
 
     /// Returns the names in `zones` that no `roianalytics` upstream defines, once, together with the names that are defined.
@@ -146,7 +160,7 @@ impl Filter {
         if self.zone_names.is_empty() || std::mem::replace(&mut self.has_warned, true) {
             return None;
         }
-        let known: Vec<&str> = self.zones.iter().flat_map(Zones::places).collect();
+        let known: Vec<&str> = self.zones.values().flat_map(Zones::places).collect();
         let unknown = self.zone_names.unknown(known.iter().copied());
         (!unknown.is_empty()).then(|| (unknown.join(", "), known.join(", ")))
     }
@@ -155,17 +169,16 @@ impl Filter {
         self.labels.is_empty() || self.labels.has(label.unwrap_or("object"))
     }
 
-    fn is_in_zone(&self, object: &Detection, size: crate::frame::Size) -> bool {
-        if self.zone_names.is_empty() {
-            return true;
-        }
-        let Some(zones) = &self.zones else { return false };
-        let anchor = zones.anchor_of(&object.rect, size);
-        zones.zones().any(|(name, corners)| self.zone_names.has(name) && polygon::contains(corners, anchor))
+    fn is_in_zone(&self, rect: &Rect, size: Size) -> bool {
+        let has = |zones: &Zones| {
+            let anchor = zones.anchor_of(rect, size);
+            zones.zones().any(|(name, corners)| self.zone_names.has(name) && polygon::contains(corners, anchor))
+        };
+        self.zone_names.is_empty() || self.zones.values().any(has)
     }
 }
 
-/// Hash of the values whose change is published: status, and class, track and attributes of the objects, but not their places, confidences
+/// Hash of the values whose change is published: whether inference failed, and class, track and attributes of the objects, but not their places, confidences
 /// and numbers.
 fn state_of(results: &FrameResults) -> u64 {
     let attributes = |of: &[crate::frame::Classification]| -> Vec<String> {
@@ -187,14 +200,18 @@ fn state_of(results: &FrameResults) -> u64 {
     objects.sort_unstable();
     let lost: BTreeSet<i32> = results.lost_tracks.iter().map(|track| track.track.0).collect();
     let mut hasher = DefaultHasher::new();
-    (format!("{:?}", results.status), objects, attributes(&results.classifications), lost).hash(&mut hasher);
+    let error = match &results.status {
+        InferenceStatus::Failed(error) => Some(error),
+        InferenceStatus::Inferred | InferenceStatus::Skipped(_) => None,
+    };
+    (error, objects, attributes(&results.classifications), lost).hash(&mut hasher);
     hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Classification, ObjectId, Rect, SceneEvent, SceneEventKind, Size};
+    use crate::frame::{Classification, ObjectId, SceneEvent, SceneEventKind};
 
     fn object(label: &str, track: i32, x: f32) -> Detection {
         Detection {
@@ -224,12 +241,20 @@ mod tests {
         Filter::new(&settings).unwrap()
     }
 
+    impl Filter {
+        /// Publishes the frame if the filter lets it pass. Returns whether it does.
+        fn publish(&mut self, results: Arc<FrameResults>, time_ns: Option<u64>) -> bool {
+            let passed = self.apply(results, time_ns);
+            passed.map(|(_, mark)| self.published(mark)).is_some()
+        }
+    }
+
     #[test]
     fn labels_select_objects_and_events() {
-        let mut filter = filter(FilterSettings { labels: "car, dog".into(), ..FilterSettings::default() });
+        let filter = filter(FilterSettings { labels: "car, dog".into(), ..FilterSettings::default() });
         let mut results = frame(vec![object("car", 1, 0.0), object("person", 2, 0.0)]);
         Arc::make_mut(&mut results).events = vec![event("door", "person"), event("door", "dog")];
-        let seen = filter.apply(results, None).unwrap();
+        let (seen, _) = filter.apply(results, None).unwrap();
         assert_eq!((seen.detections.len(), seen.detections[0].label.as_deref(), seen.events.len()), (1, Some("car"), 1));
     }
 
@@ -239,14 +264,17 @@ mod tests {
         let mut rate = filter(FilterSettings { max_rate: 2.0, ..FilterSettings::default() });
         let mut with_event = frame(vec![]);
         Arc::make_mut(&mut with_event).events = vec![event("door", "dog")];
-        let seen: Vec<bool> = (0..10).map(|n| rate.apply(frame(vec![]), Some(n * second / 10)).is_some()).collect();
+        let seen: Vec<bool> = (0..10).map(|n| rate.publish(frame(vec![]), Some(n * second / 10))).collect();
         let numbers: Vec<usize> = (0..10).filter(|n| seen[*n]).collect();
         assert_eq!(numbers, [0, 5]);
-        assert!(rate.apply(with_event.clone(), Some(second - 1)).is_some(), "events are always published");
-        assert!(rate.apply(frame(vec![]), Some(0)).is_some(), "the file begins again");
+        assert!(rate.publish(with_event.clone(), Some(second - 1)), "events are always published");
+        assert!(rate.publish(frame(vec![]), Some(second)), "events delay no other frame");
+        assert!(rate.apply(frame(vec![]), Some(2 * second)).is_some(), "the frame got no message");
+        assert!(rate.publish(frame(vec![]), Some(2 * second + 1)));
+        assert!(rate.publish(frame(vec![]), Some(0)), "the file begins again");
 
         let mut events = filter(FilterSettings { events_only: true, ..FilterSettings::default() });
-        assert!(events.apply(frame(vec![object("car", 1, 0.0)]), None).is_none() && events.apply(with_event.clone(), None).is_some());
+        assert!(!events.publish(frame(vec![object("car", 1, 0.0)]), None) && events.publish(with_event.clone(), None));
 
         let mut changes = filter(FilterSettings { only_changes: true, ..FilterSettings::default() });
         let mut red = object("car", 1, 0.0);
@@ -262,9 +290,26 @@ mod tests {
             vec![],
             vec![],
         ]
-        .map(|objects| changes.apply(frame(objects), None).is_some());
+        .map(|objects| changes.publish(frame(objects), None));
         assert_eq!(seen, [true, false, true, true, false, true, true, false]);
-        assert!(changes.apply(with_event, None).is_some());
+        assert!(changes.publish(with_event, None));
+        let with_status = |status: InferenceStatus, objects: Vec<Detection>| {
+            let mut results = frame(objects);
+            Arc::make_mut(&mut results).status = status;
+            results
+        };
+        let (skipped, failed) = (InferenceStatus::Skipped("interval".into()), InferenceStatus::Failed("model".into()));
+        let car = || vec![object("car", 5, 0.0)];
+        let seen = [
+            with_status(InferenceStatus::Inferred, car()),
+            with_status(skipped.clone(), car()),
+            with_status(skipped, vec![]),
+            with_status(InferenceStatus::Inferred, car()),
+            with_status(failed.clone(), vec![]),
+            with_status(failed, vec![]),
+        ]
+        .map(|results| changes.publish(results, None));
+        assert_eq!(seen, [true, false, false, false, true, false]);
     }
 
     #[test]

@@ -427,8 +427,8 @@ impl BaseTransformImpl for RoiPublish {
             }
             gst::EventType::CustomDownstream => self.publish_event(&event),
             gst::EventType::CustomDownstreamSticky => {
-                if let (Some(zones), Some(state)) = (scene::zones(&event), self.state.lock().unwrap().as_mut()) {
-                    state.filter.zones = Some(zones);
+                if let (Some((element, zones)), Some(state)) = (scene::zones(&event), self.state.lock().unwrap().as_mut()) {
+                    state.filter.zones.insert(element, zones);
                 }
             }
             _ => {}
@@ -731,7 +731,7 @@ impl State {
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
-        let results = self.filter.apply(results, stream_time.or_else(|| buffer.pts()).map(gst::ClockTime::nseconds))?;
+        let (results, mark) = self.filter.apply(results, stream_time.or_else(|| buffer.pts()).map(gst::ClockTime::nseconds))?;
         if !add_empty_results && !json::has_results(&results) {
             return None;
         }
@@ -767,14 +767,17 @@ impl State {
             Format::Auto | Format::JsonLines => {
                 json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
                 message.payload.pop();
-                return Some(message);
             }
             Format::Csv => csv::write_rows(&mut message.payload, &results, &context),
             Format::Coco => write_coco(coco::Categories::LabelIds),
             Format::Coco91 => write_coco(coco::Categories::Coco),
         }
         // CSV and COCO files have no entry for a frame without objects.
-        (!message.payload.is_empty()).then_some(message)
+        if message.payload.is_empty() {
+            return None;
+        }
+        self.filter.published(mark);
+        Some(message)
     }
 
     /// Returns the message of a record.
