@@ -63,8 +63,8 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
 
 /// Replaces the results of this buffer, and updates its ROI metas. With `with_analytics`, also updates the analytics meta.
 ///
-/// A detection without a ROI meta gets one, unless it lies outside the frame. An existing ROI meta keeps its rectangle, gets missing
-/// parameters, and gets the ID of the detection's analytics entry. ROI metas of detections that are no longer in the results are removed.
+/// A detection without a ROI meta gets one, unless it lies outside the frame. An existing ROI meta moves with its detection,
+/// unless an element has changed it since; it gets missing parameters, and the ID of the detection's analytics entry. ROI metas of detections that are no longer in the results are removed.
 /// ROI metas that other elements wrote stay, except repeated ones.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
     let earlier = results_meta::get(buffer).unwrap_or_default();
@@ -72,7 +72,7 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     if with_analytics {
         relations::write(buffer, &results, &mut written);
     }
-    let left = are_as_left(buffer, &earlier.marks).then_some(&*earlier.marks);
+    let left = (earlier.size == results.size && are_as_left(buffer, &earlier.marks)).then_some(&*earlier.marks);
     let plans = left.map_or_else(|| plan(buffer, &earlier, &results), |marks| plan_for(marks, &results));
     remove_left_out(buffer, &plans);
     let ids = |detection: &Detection| (written.region_id(detection.id), detection.parent.map(|parent| written.region_id(parent)));
@@ -652,6 +652,23 @@ mod tests {
             }
         }
         assert!(n_complete > 1000, "results were complete {n_complete} times only");
+    }
+
+    #[test]
+    fn region_moves_with_its_object_unless_it_was_changed() {
+        gst::init().unwrap();
+        let mut buffer = gst::Buffer::new();
+        let rects = [Rect { x: 10.0, y: 20.0, width: 30.0, height: 40.0 }, Rect { x: 50.0, y: 60.0, width: 70.0, height: 80.0 }];
+        let of = |rect: Rect| Detection { rect, ..detection(1, &mut Numbers(1)) };
+        let results = |rect: Rect| FrameResults { size: SIZE, detections: vec![of(rect)], ..FrameResults::default() };
+        let region = |buffer: &gst::Buffer| buffer.meta::<RoiMeta>().unwrap().rect();
+        attach(buffer.make_mut(), results(rects[0]));
+        attach(buffer.make_mut(), results(rects[1]));
+        assert_eq!((region(&buffer), read(&buffer, SIZE)), ((50, 60, 70, 80), Some(results(rects[1]))));
+        buffer.make_mut().meta_mut::<RoiMeta>().unwrap().set_rect((1, 2, 3, 4));
+        attach(buffer.make_mut(), results(rects[0]));
+        let seen = read(&buffer, SIZE).unwrap().detections[0].rect;
+        assert_eq!((region(&buffer), seen), ((1, 2, 3, 4), Rect { x: 1.0, y: 2.0, width: 3.0, height: 4.0 }));
     }
 
     #[test]

@@ -231,11 +231,13 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     Mark::of(&roi, detection, size, false)
 }
 
-/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot of the region, or `None`
-/// if the region has changed.
+/// Sets the IDs of a detection's region and adds missing structures. `left` is the snapshot of the region, or `None` if the region has
+/// changed: its rectangle then stays. Otherwise the region moves with its object.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
-    if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
+    // The region of a mark that is not complete may have another place than its object, on purpose.
+    let left = left.map(|left| if left.is_complete { Mark { place: moved(roi, detection, size, left.place), ..*left } } else { *left });
+    if let Some(left) = left.as_ref().filter(|left| left.is_complete && left.has_all_in(detection)) {
         if left.is_all_of(detection) {
             let is_complete = is_at(&detection.rect, left.place, size);
             return Mark { id: ids.0, is_complete, ..*left };
@@ -260,6 +262,17 @@ pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: 
     }
     let has_more = has_more(roi, detection);
     Mark::of(roi, detection, size, has_more)
+}
+
+/// Moves a region from `place` to its object. Returns where it is now.
+fn moved(roi: &mut RoiMeta, detection: &Detection, size: Size, place: PixelRect) -> PixelRect {
+    if is_at(&detection.rect, place, size) {
+        return place;
+    }
+    // Without an area in the frame, the object has no other place for its region.
+    let Some(place) = detection.rect.to_pixels(size) else { return place };
+    roi.set_rect((place.x, place.y, place.width, place.height));
+    place
 }
 
 fn set_ids(roi: &mut RoiMeta, (id, parent_id): Ids) {

@@ -16,6 +16,9 @@ use crate::frame::{Classification, Detection, Frame, FrameResults, ObjectId, Rec
 use crate::stages::tiles::SAME_OBJECT_IOU;
 use crate::stages::{self, RunGuard, SearchArea, Stage, StageResults, Tiles};
 
+/// Part of a box that must be inside both parents, for one of two boxes that show the same object.
+const MIN_SEEN: f32 = 0.75;
+
 /// Work of `roidetect`. See the module.
 pub(super) struct DetectWork {
     pub(super) detector: Stage,
@@ -129,7 +132,8 @@ impl Work for DetectWork {
 /// Drops detections that show the same object as a detection in another parent, if the parents overlap. The detection with the higher
 /// confidence remains. Two detections of one parent are never the same object, because the decoder suppresses overlapping boxes.
 ///
-/// As for tiles, only the parts that are inside both parents are compared, because the region of a parent may cut an object.
+/// As for tiles, only the parts that are inside both parents are compared, because the region of a parent may cut an object. Most of one of
+/// the two must be there: two people whose regions overlap a little both fill the overlap.
 fn drop_repeated(detections: &mut Vec<Detection>, parents: &HashMap<ObjectId, Rect>) {
     let parent_of = |detection: &Detection| Some((detection.parent?, parents.get(&detection.parent?)?));
     let mut is_repeated = vec![false; detections.len()];
@@ -145,11 +149,17 @@ fn drop_repeated(detections: &mut Vec<Detection>, parents: &HashMap<ObjectId, Re
             }
             let Some((_, region)) = parent_of(other).filter(|(parent, _)| *parent != best_parent) else { continue };
             let seen = common(best_region, region);
-            is_repeated[idx] = common(&best.rect, &seen).iou(&common(&other.rect, &seen)) > SAME_OBJECT_IOU;
+            let parts = [&best.rect, &other.rect].map(|rect| (common(rect, &seen), area(rect)));
+            let is_seen = parts.iter().any(|(part, whole)| area(part) >= MIN_SEEN * whole);
+            is_repeated[idx] = is_seen && parts[0].0.iou(&parts[1].0) > SAME_OBJECT_IOU;
         }
     }
     let mut is_repeated = is_repeated.into_iter();
     detections.retain(|_| is_repeated.next() != Some(true));
+}
+
+fn area(rect: &Rect) -> f32 {
+    rect.width.max(0.0) * rect.height.max(0.0)
 }
 
 /// The part of both rectangles. Its size is negative if they do not overlap.
@@ -175,7 +185,12 @@ mod tests {
             label: None,
             classifications: vec![],
         };
-        let parents = [(1, [0.0, 0.0, 100.0, 100.0]), (2, [60.0, 0.0, 200.0, 100.0]), (3, [300.0, 0.0, 400.0, 100.0])];
+        let parents = [
+            (1, [0.0, 0.0, 100.0, 100.0]),
+            (2, [60.0, 0.0, 200.0, 100.0]),
+            (3, [300.0, 0.0, 400.0, 100.0]),
+            (4, [390.0, 0.0, 490.0, 100.0]),
+        ];
         let parents = parents.map(|(id, [x, y, x_max, y_max])| (ObjectId(id), Rect::from_corners(x, y, x_max, y_max))).into();
         let mut detections = vec![
             found(1, 0, [70.0, 20.0, 90.0, 40.0], 0.8),
@@ -187,9 +202,12 @@ mod tests {
             found(1, 0, [10.0, 10.0, 20.0, 20.0], 0.5),
             found(1, 0, [10.0, 10.0, 20.0, 20.0], 0.4),
             found(3, 0, [70.0, 20.0, 90.0, 40.0], 0.3),
+            // Two people next to each other, each in their own region.
+            found(3, 0, [302.0, 2.0, 398.0, 98.0], 0.2),
+            found(4, 0, [392.0, 2.0, 488.0, 98.0], 0.1),
         ];
         drop_repeated(&mut detections, &parents);
         let kept: Vec<(i32, f32)> = detections.iter().map(|kept| (kept.parent.unwrap().0, kept.confidence)).collect();
-        assert_eq!(kept, [(2, 0.9), (2, 0.8), (2, 0.5), (1, 0.5), (1, 0.4), (3, 0.3)]);
+        assert_eq!(kept, [(2, 0.9), (2, 0.8), (2, 0.5), (1, 0.5), (1, 0.4), (3, 0.3), (3, 0.2), (4, 0.1)]);
     }
 }

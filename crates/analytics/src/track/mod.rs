@@ -323,16 +323,24 @@ impl Tracker {
                     Some(_) if is_predicted => TrackState::Predicted,
                     Some(_) => TrackState::Held,
                 });
-                if is_predicted {
+                // The corners of an object that shrinks may have passed each other.
+                if is_predicted && track.predicted.is_proper() {
                     moved.push((detection.id, detection.rect, track.predicted));
                     detection.move_to(track.predicted);
                 }
                 self.counts.n_tracked += u64::from(track.track_id.is_some());
             }
         }
-        for (parent, was, is) in moved {
+        // Children of children move, too. A child may have a track of its own, which has moved it.
+        let mut n_done = 0;
+        while let Some(&(parent, was, is)) = moved.get(n_done) {
+            n_done += 1;
             for child in detections.iter_mut().filter(|child| child.parent == Some(parent)) {
-                child.move_to(child.rect.moved_with(was, is));
+                if moved.iter().all(|(id, ..)| *id != child.id) {
+                    let place = child.rect.moved_with(was, is);
+                    moved.push((child.id, child.rect, place));
+                    child.move_to(place);
+                }
             }
         }
     }
