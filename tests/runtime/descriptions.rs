@@ -633,6 +633,10 @@ fn configuration_files_next_to_a_model_describe_it() {
         let spec = spec.unwrap_or_else(|error| panic!("{architecture}: {error}"));
         assert_eq!((decoder(&spec), spec.labels.len()), ("detr", n_classes), "{architecture}");
     }
+    // The file belongs to another model of the folder.
+    let yolox = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 85])]);
+    let error = ModelSpec::load(&options, &yolox).unwrap_err().to_string();
+    assert!(error.contains("match the decoder `yolox`"), "{error}");
     scratch.file("config.json", r#"{"architectures": ["BertModel"]}"#);
     assert!(ModelSpec::load(&options, &classifier).unwrap_err().to_string().contains("has no description"));
     scratch.file(

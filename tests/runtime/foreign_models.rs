@@ -133,8 +133,8 @@ fn run_that_finds_nothing_names_the_decoder_of_the_outputs() {
     assert!(warning.contains("84 of 84 class numbers are not whole numbers"), "{warning}");
     assert!(warning.contains("Decoder `yolox` finds objects in these outputs"), "{warning}");
     assert_eq!(warning_of(&described("yolox"), 3), None);
-    // As rows of `ultraface`, the second column is the score.
-    rows.chunks_mut(6).for_each(|row| row[1] = 0.01);
+    // As rows of `ultraface`, the second column is the score, and the last four are corners.
+    rows.chunks_mut(6).for_each(|row| row[1..4].copy_from_slice(&[0.01, 0.0005, 0.0005]));
     let outputs = [floats("output", &[1, 84, 6], rows)];
     let text = "task = \"detection\"\n[output]\nthreshold = 0.5\ndecoder = \"ultraface\"";
     assert_eq!(warning_of(&options(&scratch, &outputs, text), 2), None, "too few images");
@@ -194,6 +194,29 @@ fn model_with_fixed_batch_size_runs_padded() {
         assert!(warning.contains("fixed batch size of 4") && warning.contains("batch-size=4"), "{warning}");
         assert_eq!(warning_of(&StageOptions { batch_size: Some(4), ..options }, 1), None);
     }
+}
+
+/// The table has no batch axis, but the rows of all images. Without a column that tells the image, padding would become objects.
+#[test]
+fn rows_of_all_images_need_a_column_with_the_image() {
+    let scratch = Scratch::new("rows-of-images");
+    let place = [8.0, 16.0, 40.0, 48.0];
+    let rows: Vec<f32> = (0..2).flat_map(|image| [&[image as f32][..], &place, &[3.0, 0.9]].concat()).collect();
+    let text = "version = 1\ntask = \"detection\"\n[output]\nthreshold = 0.5\ndecoder = \"final-boxes\"";
+    let detector = |name: &str, output: OnnxOutput<'_>| {
+        let options = StageOptions {
+            model: scratch.file(name, constant_model(&[4, 3, 64, 64], &[output], &[])),
+            description_text: Some(text.to_owned()),
+            device: Some("CPU".to_owned()),
+            ..StageOptions::default()
+        };
+        Stage::detector(&options).and_then(|detector| detector.detect(&frame(64, 64)))
+    };
+    let found = detector("image.onnx", floats("y", &[2, 7], rows)).unwrap();
+    assert_eq!(found.iter().map(|found| found.rect).collect::<Vec<_>>(), [Rect::from_corners(8.0, 16.0, 40.0, 48.0)]);
+    let rows: Vec<f32> = (0..2).flat_map(|_| [&place[..], &[0.9, 3.0]].concat()).collect();
+    let error = detector("none.onnx", floats("y", &[2, 6], rows)).unwrap_err().to_string();
+    assert!(error.contains("expected 4 batch items"), "{error}");
 }
 
 /// The region of 32x16 pixels is in rows 16 to 48 of the input. The rest of the input is border.

@@ -194,12 +194,14 @@ fn decode_items(
         let (mut shape, data) = values_of(context, output_idx, numbers)?;
         let mut n_values = data.len();
         if n_images > 1 {
-            // An output without a batch axis has rows of all images. It can be read if there is one image, and rows of padding are recognized
-            // by their index.
-            let port = context.output_port(output_idx)?;
-            let has_rows = n_items == 1 && shape.len() == 2 && port.shape.dims().first().is_none_or(Dim::is_open);
-            if !has_rows {
+            // A table of the rows of all images can be read if only the first image is in use.
+            let has_all_rows = match (&shape[..], &*items) {
+                ([_, n_columns], [item]) => item.job.names_images(output_idx, *n_columns),
+                _ => false,
+            };
+            if !has_all_rows {
                 if shape.first() != Some(&n_images) {
+                    let port = context.output_port(output_idx)?;
                     let message = format!("output {port}: expected {n_images} batch items, got {shape}. Set batch-size=1");
                     return Err(Error::new(ErrorKind::Device, message));
                 }

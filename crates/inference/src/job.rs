@@ -215,6 +215,12 @@ impl Job {
         Ok(())
     }
 
+    /// Whether the rows of this output name their image, see [`Decoder::names_images`](crate::decode::Decoder::names_images).
+    pub(super) fn names_images(&self, output_idx: usize, n_columns: usize) -> bool {
+        let heads = &self.runs.client.spec.heads;
+        heads.iter().any(|head| head.output_idx.is_none_or(|idx| idx == output_idx) && head.decoder.names_images(n_columns))
+    }
+
     /// Releases the frame's memory. Then adds the decoded results of the job, or the error in `ended`, to the results of the
     /// frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {

@@ -135,19 +135,17 @@ fn pairs<'a>(
     pairs
 }
 
-/// Returns the options of a stage on a real model. `bounds` may change the description of the model.
+/// Returns the options of a stage on a real model, with the rounding of `bounds` and otherwise the description of the model.
 fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Bounds) -> Option<StageOptions> {
     let model = real(&format!("models/{model}"))?;
-    let mut path = description(toml);
-    if let Some(line) = bounds.rounding {
-        // A description may only name label files in its own folder, so copy them.
-        for labels in ["coco.txt", "imagenet_1000.txt"] {
-            scratch.file(labels, std::fs::read(description(labels)).unwrap());
-        }
-        let text = std::fs::read_to_string(&path).unwrap();
-        path = scratch.file(toml, text.replace("[input]\n", &format!("[input]\n{line}\n")));
+    // A description may only name label files in its own folder, so copy them.
+    for labels in ["coco.txt", "imagenet_1000.txt"] {
+        scratch.file(labels, std::fs::read(description(labels)).unwrap());
     }
-    Some(StageOptions { model, device: Some(device.to_owned()), description: Some(path), ..StageOptions::default() })
+    let text = std::fs::read_to_string(description(toml)).unwrap().replace("rounding = \"u8\"\n", "");
+    let text = text.replace("[input]\n", &format!("[input]\n{}\n", bounds.rounding.unwrap_or_default()));
+    let description = Some(scratch.file(toml, text));
+    Some(StageOptions { model, device: Some(device.to_owned()), description, ..StageOptions::default() })
 }
 
 fn float(value: &Value) -> f32 {

@@ -132,6 +132,11 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether rows name their image, see [`Decoder::names_images`]. Default: false.
+    fn names_images(&self, _n_columns: usize) -> bool {
+        false
+    }
+
     /// Returns the last activation of the model, which some exports lack; see [`BoxScheme::score_ranges`]. Default: `None`.
     fn missing_activation(&self) -> Option<Activation> {
         None
@@ -390,6 +395,10 @@ fn blend(boxes: &mut [RawDetection], options: &NmsOptions, results: &mut Results
 impl<S: BoxScheme> Decoder for BoxDecoder<S> {
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
         self.scheme.check(outputs, input)
+    }
+
+    fn names_images(&self, n_columns: usize) -> bool {
+        self.scheme.names_images(n_columns)
     }
 
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {

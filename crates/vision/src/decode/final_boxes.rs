@@ -4,6 +4,8 @@
 //! `multiclass_nms`, and deployment exports of detection transformers. Names of outputs and keys of the description identify columns and
 //! outputs. Where they do not, the values do: a class is a whole number, a score is from 0 to 1, and corners are in order.
 
+use std::cmp::Ordering;
+
 use serde::Deserialize;
 
 use super::boxes::{BoxFormat, bad};
@@ -48,7 +50,7 @@ use Column::{Batch, Box, Class, Score};
 /// Columns of `multiclass_nms` of Paddle.
 const PADDLE: [Column; 3] = [Class, Score, Box];
 
-/// The columns of the known exports. If several suit the values of an image equally well, the first is used.
+/// The columns of the known exports. If several have the same [`Fit`], the first is used.
 const KNOWN: [&[Column]; 8] = [
     &[Box, Score],
     &[Box, Score, Class],
@@ -97,12 +99,30 @@ impl Row {
     fn is_plausible(&self, format: BoxFormat) -> bool {
         let rect = format.rect(self.place);
         let is_index = |value: f32| class_of(value).is_some() && is_whole(value);
-        is_index(self.class) && is_index(self.image) && is_score(self.score) && rect.width >= 0.0 && rect.height >= 0.0
+        let is_score = (-SCORE_TOLERANCE..=1.0 + SCORE_TOLERANCE).contains(&self.score);
+        is_index(self.class) && is_index(self.image) && is_score && rect.width >= 0.0 && rect.height >= 0.0
     }
 }
 
-fn is_score(value: f32) -> bool {
-    (-SCORE_TOLERANCE..=1.0 + SCORE_TOLERANCE).contains(&value)
+/// How well an assignment of roles suits the values of an image; a larger one suits better. Scores near 0 or 1 are whole numbers, too, so the
+/// later fields decide between them and classes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, PartialOrd)]
+struct Fit {
+    n_plausible: usize,
+    /// The negated sum of the distances of classes from whole numbers.
+    wholeness: f32,
+    /// Sum of the scores. Exporters leave out boxes with a score of 0.
+    score: f32,
+}
+
+impl Fit {
+    fn of(rows: impl Iterator<Item = Row>, format: BoxFormat) -> Self {
+        rows.filter(|row| row.is_plausible(format)).fold(Self::default(), |fit, row| Self {
+            n_plausible: fit.n_plausible + 1,
+            wholeness: fit.wholeness - (row.class - row.class.round()).abs(),
+            score: fit.score + row.score,
+        })
+    }
 }
 
 /// Where boxes, scores and classes are.
@@ -219,14 +239,14 @@ fn lists<P: Port>(outputs: &[P]) -> Option<Found> {
     Some(Found::Lists { boxes, scores, count })
 }
 
-/// Returns scores and classes: scores are from 0 to 1, classes are whole numbers. If both orders suit the values, the first list has the
-/// classes, as in the lists of torchvision.
+/// Returns scores and classes: scores are from 0 to 1, classes are whole numbers. If both orders have the same [`Fit`], the first list has
+/// the classes, as in the lists of torchvision.
 fn ordered([one, other]: [&[f32]; 2]) -> [&[f32]; 2] {
-    let n_plausible = |scores: &[f32], classes: &[f32]| {
-        let is_plausible = |(score, class): (&f32, &f32)| is_score(*score) && class_of(*class).is_some() && is_whole(*class);
-        scores.iter().zip(classes).filter(|row| is_plausible(*row)).count()
+    let fit = |scores: &[f32], classes: &[f32]| {
+        let rows = scores.iter().zip(classes).map(|(&score, &class)| Row { place: [0.0; 4], score, class, image: 0.0 });
+        Fit::of(rows, BoxFormat::default())
     };
-    if n_plausible(one, other) > n_plausible(other, one) { [one, other] } else { [other, one] }
+    if fit(one, other) > fit(other, one) { [one, other] } else { [other, one] }
 }
 
 impl BoxScheme for FinalBoxes {
@@ -252,13 +272,16 @@ impl BoxScheme for FinalBoxes {
             Found::Table(idx) => {
                 let Output { shape, data, .. } = outputs[idx];
                 let n = shape.last().copied().unwrap_or_default();
-                let n_plausible =
-                    |columns: &[Column]| data.chunks_exact(n).filter(|row| Row::read(columns, row).is_plausible(self.format)).count();
-                // `max_by_key` returns the last of equal elements, but the first has precedence.
+                let fit = |columns: &[Column]| Fit::of(data.chunks_exact(n).map(|row| Row::read(columns, row)), self.format);
+                // `max_by` returns the last of equal elements, but the first has precedence.
                 let possible: Vec<&[Column]> = self.possible(n).collect();
                 let columns = match possible[..] {
                     [columns] => columns,
-                    _ => possible.into_iter().rev().max_by_key(|columns| n_plausible(columns)).expect("`find` accepts only such tables"),
+                    _ => possible
+                        .into_iter()
+                        .rev()
+                        .max_by(|one, other| fit(one).partial_cmp(&fit(other)).unwrap_or(Ordering::Equal))
+                        .expect("`find` accepts only such tables"),
                 };
                 for (row_idx, values) in data.chunks_exact(n).enumerate() {
                     let Row { place, score, class, image } = Row::read(columns, values);
@@ -317,6 +340,10 @@ impl BoxScheme for FinalBoxes {
     fn takes_unbatched(&self) -> bool {
         true
     }
+
+    fn names_images(&self, n_columns: usize) -> bool {
+        self.possible(n_columns).any(|columns| columns.contains(&Batch))
+    }
 }
 
 #[cfg(test)]
@@ -351,6 +378,34 @@ mod tests {
             for shape in [&[2, n][..], &[1, 2, n], &[1, 1, 2, n]] {
                 let [car, bus] = found("final-boxes", "", &[Output { name: "output", shape, data: values }])[..] else { panic!("{name}") };
                 assert!(car == CAR && bus.0 == BUS.0 && (bus.1 - 0.6).abs() < 1e-6 && bus.2 == 0, "{name}: {car:?} {bus:?}");
+            }
+        }
+    }
+
+    /// Scores near 1 of the class 0 look like a class.
+    #[test]
+    fn one_object_of_the_first_class_with_a_high_score_is_found() {
+        for score in [0.96, 1.0] {
+            for (name, row, padding) in [
+                ("YOLO-NAS", &[0.0, 10.0, 20.0, 20.0, 40.0, score, 0.0][..], 0.0),
+                ("YOLOv7 end2end", &[0.0, 10.0, 20.0, 20.0, 40.0, 0.0, score], 0.0),
+                ("corners, score, class", &[10.0, 20.0, 20.0, 40.0, score, 0.0], 0.0),
+                ("corners, class, score", &[10.0, 20.0, 20.0, 40.0, 0.0, score], -1.0),
+                ("class, score, corners", &[0.0, score, 10.0, 20.0, 20.0, 40.0], -1.0),
+            ] {
+                let mut rows = vec![padding; 3 * row.len()];
+                rows[..row.len()].copy_from_slice(row);
+                let found = found("final-boxes", "", &[Output { name: "y", shape: &[3, row.len()], data: &rows }]);
+                assert_eq!(found, [(CAR.0, score, 0)], "{name}");
+            }
+            for lists in [[score, 0.0], [0.0, score]] {
+                let [one, other] = lists.each_ref().map(std::slice::from_ref);
+                let outputs = [
+                    Output { name: "a", shape: &[1, 4], data: &[10.0, 20.0, 20.0, 40.0] },
+                    Output { name: "b", shape: &[1, 1], data: one },
+                    Output { name: "c", shape: &[1, 1], data: other },
+                ];
+                assert_eq!(found("final-boxes", "", &outputs), [(CAR.0, score, 0)]);
             }
         }
     }

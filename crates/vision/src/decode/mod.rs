@@ -131,6 +131,12 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether each row of a table with this number of columns names its image, so that one table can have the rows of all images of a batch.
+    /// The decoder then returns those of the first image. Default: false.
+    fn names_images(&self, _n_columns: usize) -> bool {
+        false
+    }
+
     /// Returns the last activation of the model, which some exports lack; see the description key `activation`. `None` if a
     /// description cannot set it. Default: `None`.
     fn missing_activation(&self) -> Option<Activation> {

@@ -11,13 +11,14 @@ use super::super::config;
 use super::super::draft::{Draft, Value};
 use super::{Found, layout_of, leaves_size_open};
 use crate::model_inputs::ModelInputs;
-use crate::runtime::{ModelInfo, Result, files};
+use crate::runtime::{Dim, ModelInfo, Result, files};
 
 /// Transformers whose last class is "no object", and whose class scores are a distribution.
 const WITH_NO_OBJECT: [&str; 4] =
     ["DetrForObjectDetection", "YolosForObjectDetection", "TableTransformerForObjectDetection", "DetrForSegmentation"];
 
-/// Deduces a description from a configuration file next to the model; `None` if there is no such file.
+/// Deduces a description from a configuration file next to the model; `None` if there is no such file, or if the outputs of the model
+/// contradict it: the file may belong to another model of the folder.
 ///
 /// # Errors
 /// Returns `Config` if a file of a known kind has invalid values.
@@ -45,6 +46,9 @@ pub(super) fn read(model: &Path, info: &ModelInfo) -> Result<Option<Found>> {
     } else {
         return Ok(None);
     };
+    if !fits(&draft, info) {
+        return Ok(None);
+    }
     let mut open = Vec::new();
     if let Some(port) = ModelInputs::of(&info.inputs).map(|inputs| &info.inputs[inputs.image]) {
         let layout = layout_of(port).unwrap_or("nchw");
@@ -55,6 +59,25 @@ pub(super) fn read(model: &Path, info: &ModelInfo) -> Result<Option<Found>> {
         }
     }
     Ok(Some(Found { from, draft, open }))
+}
+
+/// Whether the model has an output for the classes, and one for the boxes of a detector.
+fn fits(draft: &Draft, info: &ModelInfo) -> bool {
+    let has = |n: usize| {
+        let may_be = |dim: &Dim| dim.is_open() || *dim == Dim::Fixed(n);
+        info.outputs.iter().any(|port| port.shape.dims().is_empty() || port.shape.dims().iter().skip(1).any(may_be))
+    };
+    // A detector has a class more if it has one for no object, a recognizer one or two for the blank and the space.
+    let (is_detector, n_more) = match draft.output.get("decoder") {
+        Some(Value::Text(decoder)) if decoder == "detr" => (true, 1),
+        Some(Value::Text(decoder)) if decoder == "ctc" => (false, 2),
+        _ => (false, 0),
+    };
+    let n_labels = match draft.output.get("labels") {
+        Some(Value::Texts(labels)) => labels.len(),
+        _ => 0,
+    };
+    (!is_detector || has(4)) && (n_labels == 0 || (n_labels..=n_labels + n_more).any(has))
 }
 
 fn numbers(value: &Json) -> Option<Vec<f32>> {
