@@ -30,7 +30,8 @@ unsafe impl Send for NumpyMemory {}
 unsafe impl Sync for NumpyMemory {}
 
 // SAFETY: the array keeps its initialized bytes at their address while it exists, because numpy does not resize an array that has other
-// references. But a lease does not keep Python code from writing the bytes during a run, so `may_change` returns true.
+// references. But a lease does not keep Python code from writing the bytes during a run, so `may_change` returns true. Memory that roiflow
+// owns counts as written by others as soon as Python has a tensor or an array over it (`let_others_write`).
 //
 // Integers and booleans are copied at the start of each run, because engines check an index, or count the values that are true, and read
 // the memory again later. Python code that writes before the start still reaches the run, as OpenVINO's interface promises. An engine reads
@@ -66,6 +67,7 @@ struct Memory(#[allow(dead_code, reason = "held for its drop")] Tensor);
 /// Returns an array over the memory of a tensor. The array keeps this memory alive, even if the tensor moves to other memory or is dropped.
 pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
     let tensor = tensor.snapshot();
+    tensor.let_others_write();
     let (layout, first, is_writable) = (tensor.layout(), tensor.address(), tensor.is_writable());
     let keeper = Bound::new(py, Memory(tensor))?;
     let (mut dims, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);

@@ -44,6 +44,8 @@ impl Tensor {
     }
 
     fn of(inner: tensor::Tensor) -> Self {
+        // Python code can write the values at any time: `data` returns an array over the memory.
+        inner.let_others_write();
         Self { inner: Mutex::new(inner) }
     }
 

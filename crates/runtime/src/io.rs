@@ -55,12 +55,14 @@ pub(super) struct InputSlot {
     /// The index of this input among the inputs of the device.
     device_idx: usize,
     own: Tensor,
+    /// A copy of indices that other code may write during a run. Only this slot knows its memory.
+    indices: Option<Tensor>,
     source: Source,
     pub(super) lease: Option<InputLease>,
     /// The leased memory and layout as a tensor, for devices that need a tensor. It may differ from the tensor that the user set: if that
     /// tensor is also an output of another request and grows, it moves to new memory, but this run keeps the old memory.
     leased: OnceCell<Tensor>,
-    /// The leases on tensors whose values are copied into `own`: the slices of a batch, or a tensor of indices in shared memory.
+    /// The leases on tensors whose values are copied for the run: the slices of a batch, or a tensor of indices.
     slices: Vec<Bytes>,
     /// The value that the current call sets. It takes effect once all values of that call are checked.
     staged: Option<Staged>,
@@ -108,6 +110,7 @@ impl InputSlot {
             port,
             device_idx,
             own,
+            indices: None,
             source: Source::Own,
             lease: None,
             leased: OnceCell::new(),
@@ -340,12 +343,14 @@ impl InputSlot {
         }
     }
 
-    /// Leases the request's own tensor for writing, with this shape. Allocates new memory only if the present memory is too small.
+    /// Leases the request's own tensor for writing, with this shape. Allocates new memory only if the present memory is too small, or if
+    /// other code may write indices in it.
     fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
         check_fits("input", &self.port, self.port.element, &shape)?;
         let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
-        if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
-            // Other handles of the previous, smaller tensor may exist. They keep its memory.
+        let is_indices_of_others = is_index(self.port.element) && self.own.is_written_by_others();
+        if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) || is_indices_of_others {
+            // Other handles of the previous tensor may exist. They keep its memory.
             let own = device.allocate_input(self.device_idx, shape)?;
             let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
             self.own = own;
@@ -395,12 +400,17 @@ impl InputSlot {
                 let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
                 if is_index(self.port.element) && tensor.is_written_by_others() {
-                    // Engines first check that an index is in range, and use it later. Another process or program could change the memory
-                    // in between, so the engine gets a copy of the indices.
-                    let mut own = self.lease_own(device, *bytes.layout().shape())?;
-                    bytes.copy_to(&mut own).map_err(|error| self.named(error.into()))?;
+                    // Engines first check that an index is in range, and use it later. Other code could change the memory in between, so
+                    // the engine gets a copy of the indices.
+                    let shape = *bytes.layout().shape();
+                    let fits = |copy: &Tensor| bytes.layout().dense_bytes() <= copy.capacity_bytes();
+                    let mut copy = self.indices.take().filter(fits).map_or_else(|| device.allocate_input(self.device_idx, shape), Ok)?;
+                    copy.set_shape(shape).map_err(|error| self.named(error.into()))?;
+                    let mut copied = copy.bytes_mut().map_err(|error| self.named(error.into()))?;
+                    bytes.copy_to(&mut copied).map_err(|error| self.named(error.into()))?;
+                    self.indices = Some(copy);
                     self.slices.push(bytes);
-                    InputLease::Read(own.downgrade())
+                    InputLease::Read(copied.downgrade())
                 } else {
                     InputLease::Read(bytes)
                 }

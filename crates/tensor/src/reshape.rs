@@ -143,7 +143,14 @@ fn fits(placed: &Placed, layout: &Layout) -> bool {
 }
 
 fn larger_memory(placed: &Placed, layout: &Layout) -> Result<Arc<Memory>> {
-    if placed.memory.may_move() { Memory::try_zeroed(layout.dense_bytes()) } else { Err(too_small(placed, layout)) }
+    if !placed.memory.may_move() {
+        return Err(too_small(placed, layout));
+    }
+    let larger = Memory::try_zeroed(layout.dense_bytes())?;
+    if placed.memory.is_written_by_others() {
+        larger.let_others_write();
+    }
+    Ok(larger)
 }
 
 fn too_small(placed: &Placed, layout: &Layout) -> Error {

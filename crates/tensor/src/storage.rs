@@ -5,6 +5,7 @@ use std::alloc::{self, Layout as AllocLayout};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lease::{Conflict, Held, Leases, Span};
 use super::pool::PoolReturn;
@@ -61,6 +62,8 @@ pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Whether code that knows no leases may write the bytes, see [`Memory::is_written_by_others`].
+    others_write: AtomicBool,
     /// The leases on the block. Not used for shared memory, because all mappings of a file share the leases of the file.
     leases: Leases,
     owner: Owner,
@@ -120,7 +123,13 @@ impl Memory {
     }
 
     fn of(ptr: NonNull<u8>, len: usize, writable: bool, owner: Owner) -> Arc<Self> {
-        Arc::new(Self { ptr, len, writable, leases: Leases::new(len), owner })
+        let others_write = match &owner {
+            Owner::Foreign(owner) => owner.may_change(),
+            #[cfg(target_os = "linux")]
+            Owner::Shared(_) => true,
+            Owner::Own(_) | Owner::Pooled(..) | Owner::Remote(_) => false,
+        };
+        Arc::new(Self { ptr, len, writable, others_write: others_write.into(), leases: Leases::new(len), owner })
     }
 
     /// Returns the number of bytes.
@@ -184,10 +193,12 @@ impl Memory {
 
     /// Returns whether code that knows no leases may write the bytes: another process, or other code of this process.
     pub(super) fn is_written_by_others(&self) -> bool {
-        match &self.owner {
-            Owner::Foreign(owner) => owner.may_change(),
-            _ => self.is_shared(),
-        }
+        self.others_write.load(Ordering::Acquire)
+    }
+
+    /// From now on, code that knows no leases may write the bytes.
+    pub(super) fn let_others_write(&self) {
+        self.others_write.store(true, Ordering::Release);
     }
 
     /// Returns whether both values refer to the same bytes with the same leases: they are the same block, or two mappings of one shared

@@ -196,6 +196,12 @@ impl Tensor {
         self.with_placed(|placed| placed.memory.is_written_by_others())
     }
 
+    /// Declares that code that knows no leases may write the values from now on, for example through an array over this memory. If the
+    /// tensor moves to larger memory, the same holds for that memory.
+    pub fn let_others_write(&self) {
+        self.with_placed(|placed| placed.memory.let_others_write());
+    }
+
     /// Returns a tensor with the present memory and layout. A later [`Tensor::set_shape`] of the original does not change this tensor.
     pub fn snapshot(&self) -> Self {
         self.with_placed(|placed| Self::from_placed(placed.clone()))

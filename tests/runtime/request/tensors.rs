@@ -302,3 +302,34 @@ fn indices_that_other_code_writes_are_copied_when_a_run_starts() {
         assert_eq!(receiver.recv().unwrap(), expected, "{element}");
     }
 }
+
+/// The binding gives out arrays over the memory of tensors. From then on, other code may write it.
+#[test]
+fn indices_in_memory_that_was_given_out_are_copied() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let script = Script::computing(move |io, _| {
+        sender.send((io.input(0).extent().as_ptr() as usize, io.input(0).extent()[0])).unwrap();
+        Ok(())
+    });
+    let model = compile_ports(Arc::new(script), vec![Port::new("x", ElementType::I64, [1])], vec![port("y", &[1])]);
+    let request = model.create_infer_request().unwrap();
+    let run = |value: i64| {
+        request.infer(()).unwrap();
+        let (address, first) = receiver.recv().unwrap();
+        assert_eq!(first, value as u8);
+        address
+    };
+    let own = request.input_tensor(()).unwrap();
+    own.view_mut::<i64>().unwrap()[[0]] = 1;
+    assert_eq!(run(1), own.address() as usize, "nothing is copied without need");
+    own.let_others_write();
+    assert_ne!(run(1), own.address() as usize);
+    let mut given = Tensor::from_slice([1], &[2_i64]).unwrap();
+    request.set_input_tensor((), &given).unwrap();
+    assert_eq!(run(2), given.address() as usize);
+    given.let_others_write();
+    let copy = run(2);
+    assert!(copy != given.address() as usize && copy != own.address() as usize);
+    given.set_shape([2]).unwrap();
+    assert!(given.is_written_by_others(), "the larger memory too");
+}
