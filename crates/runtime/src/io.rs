@@ -470,6 +470,11 @@ impl OutputSlot {
         std::mem::replace(&mut self.tensor, tensor)
     }
 
+    /// Returns whether the user set the tensor.
+    pub(super) fn is_of_user(&self) -> bool {
+        !self.own
+    }
+
     /// Returns a tensor with the values of the output, which no later run of this request writes. If the tensor belongs to the request,
     /// returns this tensor and puts a new one in its place. If the user set the tensor, returns a copy.
     pub(super) fn give_away(&mut self) -> Result<Tensor> {

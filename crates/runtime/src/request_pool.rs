@@ -10,7 +10,8 @@ use crate::sync::Mutex;
 
 /// Caches idle requests for reuse. Creates a request if none is idle. When the cache is full, frees each request that is returned.
 ///
-/// A request that returns releases its inputs, and its variables become zero.
+/// A request that returns releases its inputs, and its variables become zero. A request with a callback, user data, a name, user steps or an
+/// output tensor of the user is not used again.
 #[derive(Debug)]
 pub struct RequestPool(Arc<Idle>);
 
@@ -38,8 +39,8 @@ impl RequestPool {
             idle_idx.map(|idle_idx| requests.remove(idle_idx))
         };
         let request = match idle {
-            Some(request) => request,
-            None => model.create_infer_request()?,
+            Some(request) if !request.shared().is_customized() => request,
+            _ => model.create_infer_request()?,
         };
         Ok(PooledRequest { request: Some(request), home: Arc::downgrade(&self.0) })
     }
@@ -69,8 +70,10 @@ impl Deref for PooledRequest {
 impl Drop for PooledRequest {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else { return };
-        // The next user must find neither inputs nor variables of this one. A request that cannot be cleared is freed.
-        if let (Some(home), Ok(())) = (self.home.upgrade(), request.shared().clear()) {
+        // The next user must find no values of this one. A request that cannot be cleared is freed.
+        if let (Some(home), Ok(())) = (self.home.upgrade(), request.shared().clear())
+            && !request.shared().is_customized()
+        {
             let mut requests = home.requests.lock().unwrap();
             if requests.len() < home.capacity {
                 requests.push(request);

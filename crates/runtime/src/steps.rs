@@ -180,6 +180,10 @@ impl Step {
     fn is_of_device(&self) -> bool {
         matches!(self.task, StepTask::Device(_))
     }
+
+    pub(super) fn is_of_user(&self) -> bool {
+        matches!(self.task, StepTask::Custom(_))
+    }
 }
 
 /// Everything that belongs to a run. A start moves the body out of the request, and the end of the run moves it back.

@@ -4,12 +4,12 @@ use std::sync::mpsc;
 
 use ndarray::arr2;
 use roiflow::inputs;
-use roiflow::runtime::{ErrorKind, Input};
+use roiflow::runtime::{ErrorKind, Input, RequestPool};
 use roiflow::tensor::Tensor;
 
 use super::tensors::adding;
 use super::*;
-use crate::support::{row, values};
+use crate::support::{eventually, row, values};
 
 /// All callers share the cached request. A missing input would keep the value of an earlier caller.
 #[test]
@@ -130,4 +130,39 @@ fn results_of_one_model_are_the_inputs_of_another() {
     let other = compile(doubling());
     assert_eq!(kind(other.infer(request.results().unwrap()).map(drop)), None, "the input has the name of the output");
     assert_eq!(kind(request.infer(other.infer(row([1.0; 4])).unwrap())), Some(ErrorKind::NotFound), "`y` is no input");
+}
+
+/// A pool gives its requests to any user, so no user may find the callback or the tensors of another one.
+#[test]
+fn a_customized_request_is_not_used_again() {
+    type Customize = fn(&InferRequest);
+    let customs: [(&str, Customize); 5] = [
+        ("callback", |request| request.set_callback(|_, _| ()).unwrap()),
+        ("user data", |request| request.set_user_data(Arc::new(1)).unwrap()),
+        ("name", |request| request.set_name("mine")),
+        ("step", |request| request.append_step("mine", |_| Ok(())).unwrap()),
+        ("output", |request| request.set_output_tensor((), &row([0.0; 4])).unwrap()),
+    ];
+    let model = compile(doubling());
+    let pool = RequestPool::new(2);
+    let first = pool.take_or_create(&model).unwrap().id();
+    assert_eq!(pool.take_or_create(&model).unwrap().id(), first, "an idle request is used again");
+    for (name, customize) in customs {
+        let request = pool.take_or_create(&model).unwrap();
+        customize(&request);
+        let id = request.id();
+        drop(request);
+        assert_ne!(pool.take_or_create(&model).unwrap().id(), id, "{name}");
+    }
+    // The run ends after the request has returned.
+    let gate = Gate::closed();
+    let model = compile(Script { gate: Some(gate.clone()), ..doubling() });
+    let request = pool.take_or_create(&model).unwrap();
+    let (id, output) = (request.id(), row([0.0; 4]));
+    request.set_output_tensor((), &output).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
+    drop(request);
+    gate.open();
+    eventually(move || output.view_mut::<f32>().is_ok());
+    assert_ne!(pool.take_or_create(&model).unwrap().id(), id);
 }
