@@ -461,9 +461,8 @@ fn values_of(data: &Value, datatype: &str) -> Result<Bytes, String> {
     each_value(data, &mut |value| {
         let is_taken = match datatype {
             "BOOL" => taken(&mut contents.bools, value.as_bool().or_else(|| value.as_f64().map(|number| number != 0.0))),
-            // Some servers write NaN and infinite values as `null` or as text.
-            "FP32" => taken(&mut contents.floats, Some(value.as_f64().unwrap_or(f64::NAN) as f32)),
-            "FP64" => taken(&mut contents.doubles, Some(value.as_f64().unwrap_or(f64::NAN))),
+            "FP32" => taken(&mut contents.floats, real(value).and_then(narrow)),
+            "FP64" => taken(&mut contents.doubles, real(value)),
             "UINT64" => taken(&mut contents.uint64s, whole(value)),
             "UINT8" | "UINT16" | "UINT32" => taken(&mut contents.uints, whole(value)),
             "INT64" => taken(&mut contents.int64s, whole(value)),
@@ -488,6 +487,24 @@ fn each_value(data: &Value, take: &mut impl FnMut(&Value)) {
         Value::Array(values) => values.iter().for_each(|value| each_value(value, take)),
         value => take(value),
     }
+}
+
+/// Returns a real number. Some servers write NaN and infinite values as `null` or as text.
+fn real(value: &Value) -> Option<f64> {
+    match value {
+        Value::Null => Some(f64::NAN),
+        Value::String(text) => match text.trim_start_matches(['+', '-']) {
+            "NaN" | "nan" | "Infinity" | "infinity" | "inf" | "Inf" => text.parse().ok(),
+            _ => None,
+        },
+        value => value.as_f64(),
+    }
+}
+
+/// Returns the nearest 32-bit float; `None` if a finite number becomes infinite.
+fn narrow(number: f64) -> Option<f32> {
+    let narrow = number as f32;
+    (narrow.is_finite() || !number.is_finite()).then_some(narrow)
 }
 
 /// Returns a whole number, which may be written with a fraction of 0, such as `3.0`. Returns `None` if it does not fit the type.
@@ -529,11 +546,21 @@ mod tests {
             ("INT16", "[1.5]", "1.5"),
             ("INT32", "[\"7\"]", "\"7\""),
             ("BOOL", "[null]", "null"),
+            ("FP32", "[\"abc\"]", "\"abc\""),
+            ("FP64", "[\"1\"]", "\"1\""),
+            ("FP64", "[true]", "true"),
+            ("FP32", "[1e300]", "1e+300"),
         ] {
             let error = values_of(&serde_json::from_str(json).unwrap(), datatype).unwrap_err();
             assert_eq!(error, format!("expected values of the type {datatype}, got {got}"));
         }
         assert_eq!(values_of(&serde_json::from_str("[3.0]").unwrap(), "INT8").unwrap()[..], [3]);
+        let special = serde_json::from_str(r#"["Infinity", "-Infinity", "-inf", "NaN", null]"#).unwrap();
+        let floats = values_of(&special, "FP32").unwrap();
+        let floats: Vec<f32> = floats.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+        assert_eq!(floats[..3], [f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY]);
+        assert!(floats[3].is_nan() && floats[4].is_nan());
+        assert_eq!(values_of(&serde_json::from_str("[1e300]").unwrap(), "FP64").unwrap()[..], 1e300_f64.to_ne_bytes());
     }
 
     #[test]
