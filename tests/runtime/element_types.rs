@@ -7,7 +7,7 @@ use roiflow::tensor::{ElementType, Tensor, bf16};
 use std::sync::Arc;
 
 use crate::onnx::Onnx;
-use crate::support::{is_here, row, tiny, values};
+use crate::support::{Scratch, is_here, row, tiny, values};
 
 const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"];
 
@@ -86,6 +86,20 @@ fn constants_beyond_32_bits_are_exact_or_refused() {
         &[("keepdims", &[1])],
     );
     let expand = expand.output("y", &[1]);
+    // The limit of the slice is moved first.
+    let computed = Onnx::new().input("x", &[1, 4]).integers("one", &[1]).integers("end", &[i64::MAX]).integers("axis", &[0]);
+    let computed = computed.node("Squeeze", "end axis", "number").node("Unsqueeze", "number axis", "list");
+    let computed = computed.node_with("Cast", "list", "cast", &[("to", &[7])]).node_with("Concat", "cast", "ends", &[("axis", &[0])]);
+    let computed = computed.node("Slice", "x one ends one", "y").output("y", &[1, 3]);
+    let scratch = Scratch::new("large-constants");
+    let (many, apart) = (scratch.path().join("many.onnx"), scratch.path().join("apart.onnx"));
+    let values_of_many: Vec<i64> = (0..600).map(|idx| if idx == 599 { large } else { 0 }).collect();
+    let sum_of_many = Onnx::new().input_of("x", DataType::Int32, &[600]).node_with("Cast", "x", "wide", &[("to", &[7])]);
+    let sum_of_many = sum_of_many.integers("c", &values_of_many).node("Add", "wide c", "y").output_of("y", DataType::Int64, &[600]);
+    std::fs::write(&many, sum_of_many.bytes()).unwrap();
+    sum_of_many.write_apart(&apart, "apart.bin");
+    let unsigned = Onnx::new().input_of("x", DataType::Int32, &[4]).node_with("Cast", "x", "wide", &[("to", &[13])]);
+    let unsigned = unsigned.unsigned("c", &[u64::MAX]).node("Equal", "wide c", "y").output_of("y", DataType::Bool, &[4]);
     let core = devices::core();
     let compiled = |model: &Onnx, device: &str| {
         core.compile_model(&core.read_model(ModelBytes::new(model.bytes())).unwrap(), device, &Config::default())
@@ -108,6 +122,26 @@ fn constants_beyond_32_bits_are_exact_or_refused() {
         for limit in [i64::MAX, large, 4] {
             let got = compiled(&slice(limit), device).unwrap().infer(row([1.0, 2.0, 3.0, 4.0])).unwrap();
             assert_eq!(values(&got[0]), [2.0, 3.0, 4.0], "{device}");
+        }
+        // The built-in engine narrows the limit in the cast, so it refuses the model.
+        match compiled(&computed, device) {
+            Ok(model) => assert_eq!(values(&model.infer(row([1.0, 2.0, 3.0, 4.0])).unwrap()[0]), [2.0, 3.0, 4.0], "{device}"),
+            Err(error) => assert_eq!((device, error.kind()), ("CPU", ErrorKind::Model), "{error}"),
+        }
+        // Values of large constants are in no outline of a file, and values in other files neither.
+        for (name, path) in [("many", &many), ("apart", &apart)] {
+            let ran = core.compile_model(&core.read_model(path).unwrap(), device, &Config::default()).and_then(|model| {
+                let input = Tensor::from_slice([600], &[1_i32; 600]).unwrap();
+                Ok(model.infer(input)?.view::<i64>(())?.iter().copied().max())
+            });
+            match ran {
+                Ok(largest) => assert_eq!(largest, Some(large + 1), "{name} on {device}"),
+                Err(error) => assert!(device == "CPU" || device.starts_with("OPENVINO"), "{name} on {device}: {error}"),
+            }
+        }
+        match compiled(&unsigned, device) {
+            Ok(_) => assert!(!device.starts_with("OPENVINO"), "{device}"),
+            Err(error) => assert!(device == "CPU" || error.kind() == ErrorKind::Unsupported, "{device}: {error}"),
         }
         // No memory has this size, so each device returns an error.
         let ran = compiled(&expand, device).and_then(|model| model.infer(Tensor::from_slice([1], &[3.0_f32]).unwrap()).map(drop));

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use roiflow::devices;
 use roiflow::runtime::{CompiledModel, Config, ErrorKind, Result};
+use roiflow::tensor::Tensor;
 
 use crate::onnx::Onnx;
 use crate::support::{Scratch, alone, in_time, is_here, row, values};
@@ -170,6 +171,30 @@ fn separate_weights_are_regular_files_in_the_folder_of_the_model() {
             assert!(error.kind() == kind || device != "CPU", "{name} on {device}: {error:?}");
         }
     }
+}
+
+/// ONNX Runtime reads at most 2 GiB from memory, so it maps the weights of larger models. The other input shapes still take effect.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_above_two_gib_keeps_its_weights_in_their_file() {
+    use std::os::unix::fs::FileExt;
+    if !is_here("ORT.CPU") {
+        return;
+    }
+    let scratch = Scratch::new("above-two-gib");
+    let n_floats = (1_usize << 29) + 1;
+    // The file has a hole and takes no space.
+    let weights = std::fs::File::create(scratch.path().join("large.bin")).unwrap();
+    weights.write_all_at(&7.0_f32.to_le_bytes(), 4 * (n_floats as u64 - 1)).unwrap();
+    let model = Onnx::new().input_of("i", tract_onnx::pb::tensor_proto::DataType::Int64, &[3]);
+    let model = model.floats_of_file("large", &[n_floats as i64], "large.bin").node("Gather", "large i", "y").output("y", &[3]);
+    let path = scratch.file("model.onnx", model.bytes());
+    let core = devices::core();
+    let reshaped = core.read_model(&path).unwrap().reshape([("i", [2].into())]).unwrap();
+    let cache_folder = Some(scratch.path().join("cache"));
+    let compiled = core.compile_model(&reshaped, "ORT.CPU", &Config { cache_folder, ..Config::default() }).unwrap();
+    let indices = Tensor::from_slice([2], &[0, n_floats as i64 - 1]).unwrap();
+    assert_eq!(values(&compiled.infer(&indices).unwrap()[0]), [0.0, 7.0]);
 }
 
 #[test]

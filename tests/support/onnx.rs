@@ -78,6 +78,22 @@ impl Onnx {
         self
     }
 
+    /// Adds a constant of 64-bit numbers without a sign, in the field for such numbers.
+    pub fn unsigned(mut self, name: &str, values: &[u64]) -> Self {
+        let tensor = tensor(name, DataType::Uint64, &[values.len() as i64], Vec::new());
+        self.0.initializer.push(pb::TensorProto { uint64_data: values.to_vec(), ..tensor });
+        self
+    }
+
+    /// Adds floats that are the content of a separate file.
+    pub fn floats_of_file(mut self, name: &str, dims: &[i64], file: &str) -> Self {
+        let tensor = tensor(name, DataType::Float, dims, Vec::new());
+        let entry = pb::StringStringEntryProto { key: "location".to_owned(), value: file.to_owned() };
+        let data_location = Some(pb::tensor_proto::DataLocation::External as i32);
+        self.0.initializer.push(pb::TensorProto { external_data: vec![entry], data_location, ..tensor });
+        self
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         let opset_import = vec![pb::OperatorSetIdProto { domain: String::new(), version: 17 }];
         pb::ModelProto { ir_version: 8, opset_import, graph: Some(self.0.clone()), ..pb::ModelProto::default() }.encode_to_vec()

@@ -2,12 +2,13 @@
 //!
 //! A path may name an endless device, a FIFO without a writer, or a file larger than memory. A plain read of such a path would never end,
 //! or would exhaust the memory. [`read_limited`] and [`read_text`] read a whole file into memory. [`open_regular`] opens a file that the
-//! caller then reads in parts.
+//! caller then reads, and [`Parts`] reads a file in parts.
 
 use std::fmt;
 use std::fs::{File, FileType};
-use std::io::Read;
-use std::path::Path;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::{Error, ErrorKind, Result};
 
@@ -48,8 +49,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
     let too_large = |n_bytes: &dyn fmt::Display| {
         cannot_read(path, what, &format_args!("expected at most {max_bytes} bytes, got {n_bytes}"), "name another file")
     };
-    let state = |file: &File| file.metadata().and_then(|file| Ok((file.len(), file.modified()?))).ok();
-    let before = state(&file);
+    let before = state_of(&file);
     let n_bytes = before.map_or(0, |(n_bytes, _)| n_bytes);
     if n_bytes > max_bytes {
         return Err(too_large(&n_bytes));
@@ -58,13 +58,69 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
     // Do not trust the reported size: the file may grow, and files in `/proc` report 0. So read up to one byte more than the limit: if this
     // byte exists, the file is too large.
     (&file).take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
-    if state(&file) != before {
-        return Err(cannot_read(path, what, &"the file changed while it was read", "write it to another name, then rename it"));
+    if state_of(&file) != before {
+        return Err(changed(path, what));
     }
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));
     }
     Ok(bytes)
+}
+
+/// An open file that is read in parts.
+#[derive(Debug)]
+pub struct Parts {
+    file: File,
+    path: PathBuf,
+    what: &'static str,
+    before: Option<State>,
+}
+
+impl Parts {
+    /// Opens a file. `what` names the kind of file in messages.
+    ///
+    /// # Errors
+    /// Returns the errors of [`open_regular`].
+    pub fn open(path: &Path, what: &'static str) -> Result<Self> {
+        let file = open_regular(path, what)?;
+        Ok(Self { before: state_of(&file), file, path: path.to_owned(), what })
+    }
+
+    /// Returns the size of the file in bytes.
+    pub fn n_bytes(&self) -> u64 {
+        self.before.map_or(0, |(n_bytes, _)| n_bytes)
+    }
+
+    /// Appends `len` bytes from `offset` on to `bytes`. Returns false if the file has fewer bytes.
+    ///
+    /// # Errors
+    /// Returns `Io` if the file cannot be read.
+    pub fn read(&mut self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<bool> {
+        if offset.checked_add(len).is_none_or(|end| end > self.n_bytes()) {
+            return Ok(false);
+        }
+        let read = self.file.seek(SeekFrom::Start(offset)).and_then(|_| (&self.file).take(len).read_to_end(bytes));
+        read.map(|n_read| n_read as u64 == len).map_err(|error| cannot_read(&self.path, self.what, &error, "check the path"))
+    }
+
+    /// Checks that the file is the same as when it was opened, so that all parts belong together.
+    ///
+    /// # Errors
+    /// Returns `Io` if the file has changed.
+    pub fn check(&self) -> Result<()> {
+        if state_of(&self.file) == self.before { Ok(()) } else { Err(changed(&self.path, self.what)) }
+    }
+}
+
+/// The size and the time of the last change of a file.
+type State = (u64, SystemTime);
+
+fn state_of(file: &File) -> Option<State> {
+    file.metadata().and_then(|file| Ok((file.len(), file.modified()?))).ok()
+}
+
+fn changed(path: &Path, what: &str) -> Error {
+    cannot_read(path, what, &"the file changed while it was read", "write it to another name, then rename it")
 }
 
 /// Same as [`read_limited`], but for text in UTF-8.

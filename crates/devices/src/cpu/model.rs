@@ -229,6 +229,8 @@ pub(super) struct Plans {
     parsed: InferenceModel,
     /// The plans with their input shapes, the oldest first. If there are too many, the oldest is removed.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
+    /// The errors for input shapes that have no plan, in the same way.
+    refused: Mutex<Vec<(Vec<Shape>, Error)>>,
     /// Whether batch items are certainly independent, so that each is computed alone. A dynamic first axis need not be a batch: a model may
     /// average over it, or append to it.
     pub(super) has_independent_rows: bool,
@@ -256,12 +258,14 @@ impl CpuModel {
         let mut info = file.info.clone();
         let graph = graph::onnx::read(&bytes, &info.inputs).unwrap_or_default();
         drop(bytes);
-        if let Some(large) = graph.integer_beyond_32_bits().filter(|large| large.is_extent) {
-            let message = format!("operator `{}`: expected an extent of at most 31 bits, got {}", large.operator, large.value);
+        // The engine narrows integers in casts, and in operators with an input of a cast. It cannot compute extents beyond 32 bits.
+        if let Some(large) = graph.integer_beyond_32_bits(&["Cast"]) {
+            let message = format!("operator `{}`: expected integer constants of 32 bits, got {}", large.operator, large.value);
             return Err(file.cannot(&message));
         }
-        let has_independent_rows = info.inputs.iter().any(has_batch) && graph.has_independent_rows();
-        let plans = Plans { file, parsed, by_shapes: Mutex::default(), has_independent_rows };
+        // The proof takes all inputs as batch items.
+        let has_independent_rows = info.inputs.iter().all(has_batch) && graph.has_independent_rows();
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), refused: Mutex::default(), has_independent_rows };
         // If only the batch size is dynamic, compile a plan for one item now, so that errors are reported at compilation and the output
         // shapes are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
@@ -299,20 +303,45 @@ pub(super) fn has_batch(port: &Port) -> bool {
     port.shape.dims().first().is_some_and(Dim::is_open)
 }
 
+fn found<T: Clone>(by_shapes: &[(Vec<Shape>, T)], shapes: &[Shape]) -> Option<T> {
+    by_shapes.iter().find(|(known, _)| known == shapes).map(|(_, value)| value.clone())
+}
+
+/// Adds a value. If there are too many, removes the oldest.
+fn add<T>(by_shapes: &mut Vec<(Vec<Shape>, T)>, shapes: &[Shape], value: T) {
+    if by_shapes.len() == MAX_PLANS {
+        by_shapes.remove(0);
+    }
+    by_shapes.push((shapes.to_vec(), value));
+}
+
 impl Plans {
     /// Returns the plan for these input shapes, which is compiled if it is not cached.
     pub(super) fn get(&self, shapes: &[Shape]) -> Result<Plan> {
         let mut by_shapes = self.by_shapes.lock().unwrap();
-        if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
-            return Ok(plan.clone());
+        let mut refused = self.refused.lock().unwrap();
+        if let Some(plan) = found(&by_shapes, shapes) {
+            return Ok(plan);
         }
-        // Hold the lock during the compilation. Otherwise, other requests would compile the same plan at the same time.
-        let plan = without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
-        if by_shapes.len() == MAX_PLANS {
-            by_shapes.remove(0);
+        if let Some(error) = found(&refused, shapes) {
+            return Err(error);
         }
-        by_shapes.push((shapes.to_vec(), plan.clone()));
-        Ok(plan)
+        // Hold the locks during the compilation. Otherwise, other requests would compile the same plan at the same time.
+        match without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error)) {
+            Ok(plan) => {
+                add(&mut by_shapes, shapes, plan.clone());
+                Ok(plan)
+            }
+            Err(error) => {
+                add(&mut refused, shapes, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns whether the plan for these input shapes is cached.
+    pub(super) fn has(&self, shapes: &[Shape]) -> bool {
+        found(&self.by_shapes.lock().unwrap(), shapes).is_some()
     }
 
     /// Returns the names and operators of the nodes in the file, except weights and inputs.
@@ -384,6 +413,38 @@ impl DeviceModel for CpuModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A model whose batch size is written into the graph has plans only for that size. Each run with other sizes asks for their plan.
+    #[test]
+    fn shapes_without_a_plan_are_compiled_once() {
+        let port = |name: &str, extent: i64| {
+            let dim = |value| pb::tensor_shape_proto::Dimension { value: Some(value), ..Default::default() };
+            let dims = vec![dim(pb::tensor_shape_proto::dimension::Value::DimValue(extent))];
+            let shape = Some(pb::TensorShapeProto { dim: dims });
+            let value = Some(pb::type_proto::Value::TensorType(pb::type_proto::Tensor { elem_type: 1, shape }));
+            pb::ValueInfoProto { name: name.into(), r#type: Some(pb::TypeProto { value, ..Default::default() }), ..Default::default() }
+        };
+        let four = pb::TensorProto { name: "four".into(), data_type: 7, dims: vec![1], int64_data: vec![4], ..Default::default() };
+        let (op_type, input, output) = ("Reshape".into(), vec!["x".into(), "four".into()], vec!["y".into()]);
+        let graph = pb::GraphProto {
+            node: vec![pb::NodeProto { op_type, input, output, ..Default::default() }],
+            input: vec![port("x", -1)],
+            output: vec![port("y", -1)],
+            initializer: vec![four],
+            ..Default::default()
+        };
+        let opset_import = vec![pb::OperatorSetIdProto { domain: String::new(), version: 17 }];
+        let proto = pb::ModelProto { ir_version: 8, opset_import, graph: Some(graph), ..Default::default() };
+        let file = OnnxFile::of_proto(proto, &ModelSource::Ports).unwrap();
+        let parsed = file.parse().unwrap();
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), refused: Mutex::default(), has_independent_rows: false };
+        for _ in 0..3 {
+            plans.get(&[Shape::new(&[4])]).unwrap();
+            plans.get(&[Shape::new(&[3])]).unwrap_err();
+        }
+        assert!(plans.has(&[Shape::new(&[4])]) && !plans.has(&[Shape::new(&[3])]));
+        assert_eq!((plans.by_shapes.lock().unwrap().len(), plans.refused.lock().unwrap().len()), (1, 1));
+    }
 
     #[test]
     fn a_model_without_its_weights_says_the_same_of_itself() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use roxmltree::{Document, Node as Element};
 
 use super::onnx::extent_of;
-use super::{Constant, Extents, Graph, MAX_VALUES, Node};
+use super::{Constant, Extents, Graph, MAX_VALUES, Node, beyond_32_bits};
 use crate::runtime::Port;
 
 /// Operators of OpenVINO whose name in ONNX differs.
@@ -47,12 +47,16 @@ const NAMES: [(&str, &str); 35] = [
     ("PReLU", "PRelu"),
 ];
 
-/// Reads the graph of a model; `None` if the text is not an IR. `text` is the XML file, and `weights` the .bin file.
-pub fn read(text: &str, weights: &[u8], inputs: &[Port]) -> Option<Graph> {
+/// Returns the bytes of the .bin file from an offset on, with this length; `None` if the file has no such bytes.
+pub type Weights<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
+
+/// Reads the graph of a model; `None` if the text is not an IR. `text` is the XML file. Of the weights, reads only whole numbers and small
+/// constants.
+pub fn read(text: &str, weights: Weights<'_>, inputs: &[Port]) -> Option<Graph> {
     graph_of(&Document::parse(text).ok()?, weights, inputs)
 }
 
-fn graph_of(document: &Document<'_>, weights: &[u8], ports: &[Port]) -> Option<Graph> {
+fn graph_of(document: &Document<'_>, weights: Weights<'_>, ports: &[Port]) -> Option<Graph> {
     let child = |node: Element<'_, '_>, name: &str| node.children().find(|child| child.has_tag_name(name)).map(|child| child.id());
     let part = |name| document.get_node(child(document.root_element(), name)?);
     // The name of the output at which each input begins.
@@ -92,11 +96,18 @@ fn graph_of(document: &Document<'_>, weights: &[u8], ports: &[Port]) -> Option<G
             }
             operator => {
                 let dims = dims.filter(|_| !is_reshaped);
-                graph.nodes.extend(node_of(operator, data, inputs, outputs, dims, &graph.constants));
+                let node = node_of(operator, data, inputs.clone(), outputs.clone(), dims, &graph.constants);
+                let opaque = || Node { operator: name_of(operator), inputs, outputs, is_opaque: true, ..Node::default() };
+                graph.nodes.push(node.unwrap_or_else(opaque));
             }
         }
     }
     Some(graph)
+}
+
+/// Returns the name of an operator in ONNX.
+fn name_of(operator: &str) -> String {
+    NAMES.iter().find(|(known, _)| *known == operator).map_or(operator, |(_, name)| name).to_owned()
 }
 
 /// Returns the operator with the names, inputs and attributes of ONNX. Returns `None` if it is not known.
@@ -116,8 +127,8 @@ fn node_of(
     let mut set = |name: &str, value: i64| attributes.insert(name.to_owned(), vec![value]);
     let flag = |name: &str| i64::from(attribute(name).is_some_and(|value| value == "true" || value == "1"));
     let number_at = |input_idx: usize| Some(*constants.get(inputs.get(input_idx)?)?.values.as_ref()?.first()? as i64);
-    let name = NAMES.iter().find(|(known, _)| *known == operator).map_or(operator, |(_, name)| name);
-    match name {
+    let name = name_of(operator);
+    match &*name {
         "MatMul" => drop((set("transA", flag("transpose_a")), set("transB", flag("transpose_b")))),
         "Softmax" => drop(set("axis", attribute("axis").unwrap_or("1").parse().ok()?)),
         "LogSoftmax" => drop(set("axis", attribute("axis").unwrap_or("-1").parse().ok()?)),
@@ -130,6 +141,7 @@ fn node_of(
         _ if name.starts_with("Reduce") => drop(set("keepdims", flag("keep_dims"))),
         // In OpenVINO, the order of the inputs or the meaning of the attributes differs.
         "BatchNormalization"
+        | "LRN"
         | "Slice"
         | "Pad"
         | "Gather"
@@ -147,24 +159,82 @@ fn node_of(
         _ => {}
     }
     let extents = dims.filter(|dims| !dims.is_empty()).map(|dims| dims[1..].iter().map(|dim| (*dim >= 0).then_some(*dim)).collect());
-    Some(Node { operator: name.to_owned(), inputs, outputs, attributes, extents })
+    Some(Node { operator: name, inputs, outputs, attributes, extents, is_opaque: false })
 }
 
-fn constant_of(data: Element<'_, '_>, dims: Vec<i64>, weights: &[u8]) -> Constant {
-    let number = |name: &str| data.attribute(name)?.parse::<usize>().ok();
-    let bytes = || weights.get(number("offset")?..number("offset")?.checked_add(number("size")?)?);
-    let (bytes, element) = (bytes().unwrap_or_default(), data.attribute("element_type").unwrap_or_default());
+fn constant_of(data: Element<'_, '_>, dims: Vec<i64>, weights: Weights<'_>) -> Constant {
+    let number = |name: &str| data.attribute(name)?.parse::<u64>().ok();
+    let element = data.attribute("element_type").unwrap_or_default();
+    let is_read = |n_bytes: &usize| ["i64", "u64"].contains(&element) || *n_bytes <= 4 * MAX_VALUES;
+    let bytes = || weights(number("offset")?, usize::try_from(number("size")?).ok().filter(is_read)?);
+    let bytes = bytes().unwrap_or_default();
     let integers: Vec<i64> = match element {
+        "u64" => bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes).try_into().unwrap_or(i64::MAX)).collect(),
         "i64" => bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
         "i32" => bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
         _ => Vec::new(),
     };
     let values: Vec<f64> = match element {
-        "f32" if bytes.len() <= 4 * MAX_VALUES => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
+        "f32" => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
         _ => integers.iter().map(|value| *value as f64).collect(),
     };
     let len = dims.iter().try_fold(1_i64, |len, dim| len.checked_mul(*dim));
     let values = Some(values).filter(|values| values.len() <= MAX_VALUES && len == Some(values.len() as i64));
-    let beyond_32_bits = integers.into_iter().find(|value| i32::try_from(*value).is_err());
-    Constant { dims: Some(dims), values, beyond_32_bits }
+    Constant { dims: Some(dims), values, beyond_32_bits: beyond_32_bits(&integers) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Dim;
+    use crate::tensor::ElementType;
+
+    /// Reads the graph of an IR that computes `y = operator(x, c)`, with the whole numbers `c`.
+    fn graph(operator: &str, data: &str, element: &str, values: &[i64]) -> Graph {
+        let port = |id: usize| format!("<port id='{id}'><dim>-1</dim><dim>4</dim></port>");
+        let text = format!(
+            "<net><layers><layer id='0' type='Parameter'><output>{}</output></layer>\
+             <layer id='1' type='Const'><data element_type='{element}' offset='8' size='{}'/><output>\
+             <port id='0'><dim>{}</dim></port></output></layer>\
+             <layer id='2' type='{operator}'><data {data}/><input>{}{}</input><output>{}</output></layer>\
+             <layer id='3' type='Result'><input>{}</input></layer></layers><edges>\
+             <edge from-layer='0' from-port='0' to-layer='2' to-port='0'/><edge from-layer='1' from-port='0' to-layer='2' to-port='1'/>\
+             <edge from-layer='2' from-port='2' to-layer='3' to-port='0'/></edges></net>",
+            port(0),
+            8 * values.len(),
+            values.len(),
+            port(0),
+            port(1),
+            port(2),
+            port(0)
+        );
+        let bytes: Vec<u8> = [0].iter().chain(values).flat_map(|value| value.to_le_bytes()).collect();
+        let weights = |offset: u64, len: usize| Some(bytes.get(offset as usize..offset as usize + len)?.to_vec());
+        read(&text, &weights, &[Port::new("x", ElementType::F32, [Dim::Dynamic, 4.into()])]).unwrap()
+    }
+
+    #[test]
+    fn constants_of_all_operators_are_checked() {
+        for (operator, data, is_checked) in [
+            ("Add", "auto_broadcast='numpy'", true),
+            ("Add", "auto_broadcast='none'", true),
+            ("NewOperator", "", true),
+            ("Slice", "", false),
+            ("NonMaxSuppression", "", true),
+        ] {
+            let graph = graph(operator, data, "i64", &[1 << 40]);
+            let found = graph.integer_beyond_32_bits(&[]).map(|large| (large.operator, large.value));
+            assert_eq!(found, is_checked.then_some((operator, 1 << 40)));
+        }
+        let many: Vec<i64> = (0..600).map(|idx| if idx == 599 { -1 } else { 0 }).collect();
+        assert_eq!(graph("Add", "", "i64", &many).integer_beyond_32_bits(&[]), None);
+        assert_eq!(graph("Add", "", "u64", &many).integer_beyond_32_bits(&[]).unwrap().value, i64::MAX);
+    }
+
+    #[test]
+    fn a_normalization_over_the_batch_is_not_proven() {
+        assert!(graph("Add", "", "i64", &[1]).has_independent_rows());
+        assert!(!graph("LRN", "", "i64", &[0]).has_independent_rows());
+        assert!(!graph("NewOperator", "", "i64", &[1]).has_independent_rows());
+    }
 }

@@ -43,6 +43,8 @@ pub struct Node {
     pub attributes: HashMap<String, Vec<i64>>,
     /// The extents of the first output after its first axis, if the file has them.
     pub extents: Option<Extents>,
+    /// Whether the operator is not one of ONNX, or differs from it. The name and the inputs are known, but not what it computes.
+    pub is_opaque: bool,
 }
 
 /// A value that does not depend on the inputs.
@@ -52,7 +54,7 @@ pub struct Constant {
     pub dims: Option<Vec<i64>>,
     /// The values, if they are known.
     pub values: Option<Vec<f64>>,
-    /// The first whole number that does not fit into 32 bits.
+    /// A whole number that does not fit into 32 bits, if there is one.
     pub beyond_32_bits: Option<i64>,
 }
 
@@ -63,33 +65,79 @@ pub struct LargeInteger<'a> {
     pub operator: &'a str,
     /// The number.
     pub value: i64,
-    /// Whether the operator uses the number as the extent of a tensor. Such a tensor exceeds any memory.
-    pub is_extent: bool,
 }
 
 impl Graph {
     /// Returns the first constant with a whole number beyond 32 bits that changes the result if an engine computes in 32 bits. A limit of
-    /// `Slice` may have any value, and `Clip`, `Min` and `Max` may have the largest number of 64 bits as "no limit".
-    pub fn integer_beyond_32_bits(&self) -> Option<LargeInteger<'_>> {
-        const EXTENTS: [(&str, usize); 8] = [
-            ("Expand", 1),
-            ("Broadcast", 1),
-            ("Reshape", 1),
-            ("ConstantOfShape", 0),
-            ("Tile", 1),
-            ("Resize", 3),
-            ("Pad", 1),
-            ("OneHot", 1),
-        ];
-        self.nodes.iter().find_map(|node| {
-            node.inputs.iter().enumerate().find_map(|(input_idx, name)| {
-                let operator = &*node.operator;
-                let value = self.constants.get(name)?.beyond_32_bits?;
-                let is_unlimited = [i64::MIN, i64::MAX, -i64::MAX].contains(&value) && ["Clip", "Min", "Max"].contains(&operator);
-                let is_harmless = is_unlimited || ["Slice", "StridedSlice"].contains(&operator);
-                let is_extent = EXTENTS.contains(&(operator, input_idx)) || operator == "Range";
-                (!is_harmless).then_some(LargeInteger { operator, value, is_extent })
-            })
-        })
+    /// `Slice`, or of a number of boxes or iterations, may have any value. `Clip`, `Min` and `Max` may have the largest number of 64 bits as
+    /// "no limit".
+    ///
+    /// A number may pass through operators such as `Unsqueeze` that only move it. The operator that uses it then decides. `narrows` has the
+    /// operators among them that the engine computes in 32 bits.
+    pub fn integer_beyond_32_bits(&self, narrows: &[&str]) -> Option<LargeInteger<'_>> {
+        const LIMITS: [(&str, usize); 6] =
+            [("Slice", 1), ("Slice", 2), ("StridedSlice", 1), ("StridedSlice", 2), ("Loop", 0), ("NonMaxSuppression", 2)];
+        const MOVES_FIRST: [&str; 9] =
+            ["Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Slice", "StridedSlice", "Gather", "Transpose"];
+        let mut large: HashMap<&str, i64> = HashMap::new();
+        large.extend(self.constants.iter().filter_map(|(name, constant)| Some((&**name, constant.beyond_32_bits?))));
+        for node in &self.nodes {
+            let operator = &*node.operator;
+            for (input_idx, name) in node.inputs.iter().enumerate() {
+                let Some(&value) = large.get(&**name) else { continue };
+                let is_unlimited = is_limit(value) && ["Clip", "Min", "Max"].contains(&operator);
+                let moves = operator == "Concat" || (input_idx == 0 && MOVES_FIRST.contains(&operator));
+                if moves && !narrows.contains(&operator) {
+                    large.extend(node.outputs.iter().map(|output| (&**output, value)));
+                } else if !is_unlimited && !LIMITS.contains(&(operator, input_idx)) {
+                    return Some(LargeInteger { operator, value });
+                }
+            }
+        }
+        let output = self.outputs.iter().find_map(|name| large.get(&**name));
+        output.map(|&value| LargeInteger { operator: "Result", value })
+    }
+}
+
+/// Returns whether models use this number as "no limit".
+fn is_limit(value: i64) -> bool {
+    [i64::MIN, i64::MAX, -i64::MAX].contains(&value)
+}
+
+/// Returns a number that does not fit into 32 bits, if there is one. Prefers a number that is no limit.
+fn beyond_32_bits(values: &[i64]) -> Option<i64> {
+    let beyond = || values.iter().copied().filter(|value| i32::try_from(*value).is_err());
+    beyond().find(|value| !is_limit(*value)).or_else(|| beyond().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(operator: &str, inputs: &[&str], output: &str) -> Node {
+        let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
+        Node { operator: operator.to_owned(), inputs, outputs: vec![output.to_owned()], ..Node::default() }
+    }
+
+    #[test]
+    fn the_operator_that_uses_a_large_integer_decides() {
+        let found = |nodes: Vec<Node>, values: &[i64], narrows: &[&str]| {
+            let constant = |value: &i64| Constant { beyond_32_bits: beyond_32_bits(&[1, *value]), ..Constant::default() };
+            let constants = values.iter().enumerate().map(|(idx, value)| (format!("c{idx}"), constant(value))).collect();
+            let graph = Graph { nodes, constants, outputs: vec!["y".to_owned()], ..Graph::default() };
+            graph.integer_beyond_32_bits(narrows).map(|large| large.operator.to_owned())
+        };
+        let limit = |last: Node| {
+            vec![node("Unsqueeze", &["c0", "axes"], "a"), node("Concat", &["zero", "a"], "b"), node("Cast", &["b"], "end"), last]
+        };
+        assert_eq!(found(limit(node("Slice", &["x", "zero", "end"], "y")), &[i64::MAX], &[]), None);
+        assert_eq!(found(limit(node("Slice", &["x", "zero", "end"], "y")), &[i64::MAX], &["Cast"]), Some("Cast".to_owned()));
+        assert_eq!(found(limit(node("Add", &["x", "end"], "y")), &[i64::MAX], &[]), Some("Add".to_owned()));
+        assert_eq!(found(limit(node("Slice", &["end", "zero", "zero"], "y")), &[1 << 40], &[]), Some("Result".to_owned()));
+        assert_eq!(found(vec![node("Min", &["x", "c0"], "y")], &[i64::MAX], &[]), None);
+        let two = vec![node("Min", &["x", "c0"], "z"), node("Expand", &["z", "c1"], "y")];
+        assert_eq!(found(two, &[i64::MAX, 1 << 41], &[]), Some("Expand".to_owned()));
+        assert_eq!(beyond_32_bits(&[1, i64::MAX, 1 << 40]), Some(1 << 40));
+        assert_eq!(beyond_32_bits(&[i32::MAX.into(), i32::MIN.into()]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Constant, Graph, MAX_VALUES, Node};
+use super::{Constant, Graph, MAX_VALUES, Node, beyond_32_bits};
 use crate::engine::EngineResult;
 use crate::onnx::{Content, Field, MODEL_GRAPH, is_of_onnx, messages, text};
 use crate::runtime::{Dim, Port};
@@ -20,6 +20,8 @@ const ATTRIBUTE_FLOAT: u64 = 2;
 const ATTRIBUTE_INT: u64 = 3;
 const ATTRIBUTE_TENSOR: u64 = 5;
 const ATTRIBUTE_FLOATS: u64 = 7;
+const ATTRIBUTE_TYPE: u64 = 20;
+const ATTRIBUTE_TYPE_INT: i64 = 2;
 const ATTRIBUTE_INTS: u64 = 8;
 const TENSOR_DIMS: u64 = 1;
 const TENSOR_TYPE: u64 = 2;
@@ -70,6 +72,10 @@ fn add_node(graph: &mut Graph, node: &[u8], opset: i64) -> EngineResult<()> {
         let tensors = messages(attribute, ATTRIBUTE_TENSOR)?;
         let mut integers = numbers(attribute, ATTRIBUTE_INTS)?;
         integers.extend(numbers(attribute, ATTRIBUTE_INT)?);
+        // Some writers leave out the value 0.
+        if integers.is_empty() && numbers(attribute, ATTRIBUTE_TYPE)?.last() == Some(&ATTRIBUTE_TYPE_INT) {
+            integers.push(0);
+        }
         attributes.insert(string(text(attribute, 1)?), integers.clone());
         let floats: Vec<f64> =
             [ATTRIBUTE_FLOAT, ATTRIBUTE_FLOATS].map(|number| floats(attribute, number)).into_iter().flatten().flatten().collect();
@@ -78,17 +84,18 @@ fn add_node(graph: &mut Graph, node: &[u8], opset: i64) -> EngineResult<()> {
             None => {
                 let values = if floats.is_empty() { integers.iter().map(|value| *value as f64).collect() } else { floats };
                 let dims = if values.len() == 1 { None } else { Some(vec![values.len() as i64]) };
-                let beyond_32_bits = integers.into_iter().find(|value| i32::try_from(*value).is_err());
-                Constant { dims, values: Some(values), beyond_32_bits }
+                Constant { dims, values: Some(values), beyond_32_bits: beyond_32_bits(&integers) }
             }
         });
     }
     match (operator, constant) {
-        _ if !is_of_onnx(domain) => {}
-        (b"Constant", Some(constant)) => {
+        (b"Constant", Some(constant)) if is_of_onnx(domain) => {
             graph.constants.extend(outputs.into_iter().map(|name| (name, constant.clone())));
         }
-        _ => graph.nodes.push(Node { operator: string(operator), inputs, outputs, attributes, extents: None }),
+        _ => {
+            let is_opaque = !is_of_onnx(domain);
+            graph.nodes.push(Node { operator: string(operator), inputs, outputs, attributes, extents: None, is_opaque });
+        }
     }
     Ok(())
 }
@@ -115,22 +122,19 @@ fn constant_of(tensor: &[u8]) -> EngineResult<Constant> {
         UINT64 => raw.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes).try_into().unwrap_or(i64::MAX)).collect(),
         _ => Vec::new(),
     };
-    integers.extend(numbers(
-        tensor,
-        match element {
-            INT32 => TENSOR_INTS32,
-            INT64 => TENSOR_INTS64,
-            _ => TENSOR_UINTS64,
-        },
-    )?);
+    integers.extend(match element {
+        INT32 => numbers(tensor, TENSOR_INTS32)?,
+        INT64 => numbers(tensor, TENSOR_INTS64)?,
+        // The numbers of this field have no sign.
+        _ => numbers(tensor, TENSOR_UINTS64)?.into_iter().map(|value| i64::try_from(value.cast_unsigned()).unwrap_or(i64::MAX)).collect(),
+    });
     let mut values: Vec<f64> = integers.iter().map(|value| *value as f64).collect();
     if element == FLOAT && len.is_some_and(|len| len <= MAX_VALUES) {
         values = raw.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
         values.extend(floats(tensor, TENSOR_FLOATS)?);
     }
     let values = Some(values).filter(|values| values.len() <= MAX_VALUES && len == Some(values.len()));
-    let beyond_32_bits = integers.into_iter().find(|value| i32::try_from(*value).is_err());
-    Ok(Constant { dims: Some(dims), values, beyond_32_bits })
+    Ok(Constant { dims: Some(dims), values, beyond_32_bits: beyond_32_bits(&integers) })
 }
 
 /// Returns the whole numbers of a field, which may be packed.

@@ -34,7 +34,7 @@ impl Graph {
         for node in &self.nodes {
             let inputs: Vec<Option<&Value>> = node.inputs.iter().map(|name| known.get(&**name)).collect();
             // The value of an operator outside the list is not known, and neither are the values that depend on it.
-            if node.inputs.iter().zip(&inputs).any(|(name, value)| !name.is_empty() && value.is_none()) {
+            if node.is_opaque || node.inputs.iter().zip(&inputs).any(|(name, value)| !name.is_empty() && value.is_none()) {
                 continue;
             }
             let Some(values) = (Case { node, inputs }).evaluate() else { continue };

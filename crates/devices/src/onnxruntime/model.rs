@@ -42,7 +42,10 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
 fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session> {
     match source {
         ModelSource::File(path) if other_format(source).is_some() => options.session(path),
-        ModelSource::File(path) => whole_session(options, path, &onnx::read_whole(path).map_err(|error| error.to_string())?),
+        ModelSource::File(path) => {
+            let (model, is_whole) = onnx::read_up_to(path, MAX_MESSAGE_BYTES).map_err(|error| error.to_string())?;
+            file_session(options, path, &model, is_whole)
+        }
         ModelSource::Bytes(bytes) => {
             onnx::check_whole(bytes.model())?;
             options.session_of(bytes.model())
@@ -51,10 +54,18 @@ fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session>
     }
 }
 
-/// Creates a session of a model that was read from `path`. The library reads messages of at most 2 GiB, so it reads a larger model itself.
-/// It then maps the weights.
-fn whole_session(options: &Options<'_>, path: &Path, model: &[u8]) -> EngineResult<Session> {
-    if i32::try_from(model.len()).is_ok() { options.session_of(model) } else { options.session(path) }
+/// The library reads messages of at most 2 GiB.
+const MAX_MESSAGE_BYTES: u64 = i32::MAX as u64;
+
+/// Creates a session of a model that was read from `path`. If the weights are not a part of the model, because the model would be too
+/// large, the library maps their files.
+fn file_session(options: &Options<'_>, path: &Path, model: &[u8], is_whole: bool) -> EngineResult<Session> {
+    if !is_whole {
+        let folder = std::path::absolute(path.with_file_name("")).map_err(|error| error.to_string())?;
+        let folder = folder.to_str().ok_or_else(|| format!("the path `{}` is not UTF-8", folder.display()))?;
+        options.entry(c"session.model_external_initializers_file_folder_path", &c_string(folder)?)?;
+    }
+    options.session_of(model)
 }
 
 /// The execution provider for which a model is compiled, and the options.
@@ -78,6 +89,8 @@ impl Target<'_> {
 struct Prepared<'a> {
     /// The bytes of the model with the input shapes that the caller wants; `None` if only ONNX Runtime knows the format.
     model: Option<Cow<'a, [u8]>>,
+    /// Whether the weights in separate files are a part of `model`.
+    is_whole: bool,
     /// Whether the operators of the model prove that its batch items are independent.
     has_independent_rows: bool,
     /// The cache entry for the optimized model. Optimizing a file takes two to three times as long as loading the optimized model: 58
@@ -107,6 +120,7 @@ impl<'a> Prepared<'a> {
                 (elsewhere && config.n_threads.is_some(), "n_threads", "runs do not compute on threads of the CPU"),
                 (elsewhere && config.cache_folder.is_some(), "cache_folder", "only models for the CPU are cached"),
             ]),
+            is_whole: true,
             ..Self::default()
         };
         let mut not_kept = |why| prepared.ignored.extend(Ignored::of([(config.cache_folder.is_some(), "cache_folder", why)]));
@@ -116,7 +130,11 @@ impl<'a> Prepared<'a> {
         }
         let bytes = match source {
             ModelSource::Bytes(bytes) => Cow::Borrowed(bytes.model()),
-            ModelSource::File(path) => Cow::Owned(onnx::read_whole(path).map_err(|error| error.to_string())?),
+            ModelSource::File(path) => {
+                let (model, is_whole) = onnx::read_up_to(path, MAX_MESSAGE_BYTES).map_err(|error| error.to_string())?;
+                prepared.is_whole = is_whole;
+                Cow::Owned(model)
+            }
             ModelSource::Remote(_) | ModelSource::Ports => return Ok(prepared),
         };
         // If the bytes are not valid ONNX, they stay unchanged, and ONNX Runtime reports the error.
@@ -125,7 +143,9 @@ impl<'a> Prepared<'a> {
         if config.profiling {
             prepared.nodes = onnx::nodes(&model).unwrap_or_default();
         }
-        if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
+        if !prepared.is_whole {
+            not_kept("models above 2 GiB are not cached");
+        } else if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
             // The optimized model also depends on the release of ONNX Runtime and on the caller's options.
             let options = config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
             match CacheEntry::of(folder, "onnxruntime", (options, processor(), &model)) {
@@ -141,7 +161,7 @@ impl<'a> Prepared<'a> {
     /// writable.
     fn session<'o>(&self, source: &ModelSource, options: impl Fn() -> EngineResult<Options<'o>>) -> EngineResult<Session> {
         let compile = |options: Options<'o>| match (&self.model, source) {
-            (Some(Cow::Owned(model)), ModelSource::File(path)) => whole_session(&options, path, model),
+            (Some(Cow::Owned(model)), ModelSource::File(path)) => file_session(&options, path, model, self.is_whole),
             (Some(Cow::Owned(model)), _) => options.session_of(model),
             (Some(Cow::Borrowed(_)) | None, source) => session(&options, source),
         };

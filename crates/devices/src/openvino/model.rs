@@ -1,6 +1,7 @@
 //! Reads a model's ports, and compiles a model for one device.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::io::Read;
@@ -19,7 +20,7 @@ use crate::model_cache::CacheEntry;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
-use crate::runtime::files::{self, MAX_MODEL_BYTES};
+use crate::runtime::files::{self, Parts};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
 /// Maximum number of properties. The library takes properties as variadic arguments, and in Rust a call has a fixed number of arguments.
@@ -69,20 +70,25 @@ fn check_files(source: &ModelSource) -> Result<()> {
     }
 }
 
-/// Reads the graph of a model, without large weights. Returns an empty graph if the format is not known.
+/// Reads the graph of a model. Of its weights, reads only whole numbers and small tensors. Returns an empty graph if the format is not known.
 fn graph_of(source: &ModelSource, inputs: &[Port]) -> Graph {
     let of_onnx = |model: &[u8]| graph::onnx::read(model, inputs).ok();
-    let of_ir = |weights: &[u8]| graph::ir::read(&ir::text_of(source), weights, inputs);
+    let of_ir = |weights: graph::ir::Weights<'_>| graph::ir::read(&ir::text_of(source), weights, inputs);
     let graph = match (source, other_format(source)) {
-        (ModelSource::File(path), None) => {
-            std::fs::File::open(path).and_then(onnx::outline_with_constants).ok().and_then(|model| of_onnx(&model))
-        }
+        (ModelSource::File(path), None) => onnx::outline_with_integers(path).ok().and_then(|model| of_onnx(&model)),
         (ModelSource::Bytes(bytes), None) => of_onnx(bytes.model()),
-        // A model without weights has no such file.
         (ModelSource::File(path), Some(IR)) => {
-            of_ir(&files::read_limited(&path.with_extension("bin"), MAX_MODEL_BYTES, "weights file").unwrap_or_default())
+            // A model without weights has no such file.
+            let parts = RefCell::new(Parts::open(&path.with_extension("bin"), "weights file").ok());
+            of_ir(&|offset, len| {
+                let mut bytes = Vec::new();
+                parts.borrow_mut().as_mut()?.read(offset, len as u64, &mut bytes).ok()?.then_some(bytes)
+            })
         }
-        (ModelSource::Bytes(bytes), Some(IR)) => of_ir(bytes.weights().unwrap_or_default()),
+        (ModelSource::Bytes(bytes), Some(IR)) => of_ir(&|offset, len| {
+            let (begin, weights) = (usize::try_from(offset).ok()?, bytes.weights()?);
+            Some(weights.get(begin..begin.checked_add(len)?)?.to_vec())
+        }),
         _ => None,
     };
     graph.unwrap_or_default()
@@ -201,7 +207,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     };
     check_files(source)?;
     let graph = graph_of(source, &read.inputs);
-    if let Some(large) = graph.integer_beyond_32_bits() {
+    if let Some(large) = graph.integer_beyond_32_bits(&[]) {
         return Err(integers::beyond_32_bits(name, source, &large));
     }
     let _inside = exit::try_enter()?;
