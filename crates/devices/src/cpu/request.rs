@@ -25,6 +25,8 @@ pub(super) struct CpuRequest {
     rows: Vec<Option<Arc<EngineTensor>>>,
     /// The state of the plan that ran last. Only one state is kept, because shapes change rarely.
     running: Option<Running>,
+    /// The batch size of the latest run that could compute its items one by one.
+    latest_rows: usize,
     /// `Some` if `Config::profiling` is set.
     profile: Option<Profile>,
 }
@@ -45,6 +47,7 @@ impl CpuRequest {
             own_inputs: none(),
             rows: none(),
             running: None,
+            latest_rows: 0,
             profile: profiling.then(Profile::default),
         }
     }
@@ -129,14 +132,16 @@ impl DeviceRequest for CpuRequest {
         }
         let (n_rows, shapes) = self.shapes(io)?;
         match n_rows {
-            Some(n_rows) if n_rows > 1 && self.runs_rows(n_rows, io) => self.run_rows(n_rows, &shapes, io, cancel),
+            Some(n_rows) if n_rows > 1 && self.runs_rows(n_rows, &shapes, io) => self.run_rows(n_rows, &shapes, io, cancel),
             Some(n_rows) if n_rows > 1 => match self.plans.get(&shapes) {
                 Ok(_) => self.run_whole(&shapes, io, cancel),
                 // Many exporters write a batch size of one into the graph although the input is dynamic. No plan for more items exists then.
-                Err(error) => {
+                // With an input that is no batch, outputs may not be batches either.
+                Err(error) if self.inputs.iter().all(has_batch) => {
                     tracing::debug!("a batch of {n_rows} items runs item by item: {error}");
                     self.run_rows(n_rows, &shapes, io, cancel)
                 }
+                Err(error) => Err(error),
             },
             _ => self.run_whole(&shapes, io, cancel),
         }
@@ -154,12 +159,15 @@ impl CpuRequest {
         write_whole(&outputs, io)
     }
 
-    /// Returns whether the items of a batch run one by one. Many small items run together, because each run has a fixed cost.
-    fn runs_rows(&self, n_rows: usize, io: &DeviceIo<'_>) -> bool {
+    /// Returns whether the items of a batch run one by one. Many small items run together, because each run has a fixed cost. But their
+    /// plan is compiled only if the batch size repeats: to compile a plan takes longer than many runs.
+    fn runs_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &DeviceIo<'_>) -> bool {
         const MANY_ROWS: usize = 64;
         const SMALL_ROW_BYTES: usize = 256;
         let n_bytes: usize = (0..self.inputs.len()).map(|input_idx| io.input(input_idx).layout().dense_bytes()).sum();
-        self.plans.has_independent_rows && (n_rows <= MANY_ROWS || n_bytes / n_rows > SMALL_ROW_BYTES)
+        let repeats = std::mem::replace(&mut self.latest_rows, n_rows) == n_rows;
+        self.plans.has_independent_rows
+            && (n_rows <= MANY_ROWS || n_bytes / n_rows > SMALL_ROW_BYTES || !(repeats || self.plans.has(shapes)))
     }
 
     fn run_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
