@@ -24,7 +24,17 @@ pub fn check_signals(py: Python<'_>, request_id: u64) -> PyResult<()> {
 
 /// Raises WouldDeadlock if this thread is inside a signal handler that has interrupted a synchronous run of one of these requests.
 pub fn check(request_ids: &[u64]) -> PyResult<()> {
-    if REQUESTS.with_borrow(|requests| requests.iter().any(|request| request_ids.contains(request))) {
+    refuse_if(REQUESTS.with_borrow(|requests| requests.iter().any(|request| request_ids.contains(request))))
+}
+
+/// Same as [`check`], for a call that waits until any of the requests is idle: raises WouldDeadlock if the runs of all of them are
+/// interrupted.
+pub fn check_all(request_ids: &[u64]) -> PyResult<()> {
+    refuse_if(REQUESTS.with_borrow(|requests| request_ids.iter().all(|request| requests.contains(request))))
+}
+
+fn refuse_if(would_deadlock: bool) -> PyResult<()> {
+    if would_deadlock {
         let message = "a signal handler that has interrupted `infer` waits for the same request, whose run ends only after the handler; \
                        wait after `infer` has returned";
         return Err(WouldDeadlock::new_err(message));

@@ -159,12 +159,8 @@ impl AsyncInferQueue {
         Ok(&self.parts()?.queue)
     }
 
-    /// Returns the queue, for a call that waits. Raises WouldDeadlock if the wait would never end, see `interrupted`.
-    fn queue_to_wait(&self) -> PyResult<&Queue> {
-        let Parts { queue, state, .. } = self.parts()?;
-        let ids = state.inner.lock().unwrap().ids.clone();
-        interrupted::check(&ids)?;
-        Ok(queue)
+    fn ids(&self) -> PyResult<Vec<u64>> {
+        Ok(self.parts()?.state.inner.lock().unwrap().ids.clone())
     }
 
     fn idle(&self, py: Python<'_>) -> PyResult<runtime::IdleRequest<'_, Userdata>> {
@@ -173,7 +169,7 @@ impl AsyncInferQueue {
         let idle = match queue.try_take_longest_idle() {
             Some(idle) => Ok(idle),
             None => {
-                let queue = self.queue_to_wait()?;
+                interrupted::check_all(&self.ids()?)?;
                 wait_in_slices(py, |slice| match slice {
                     Some(slice) => queue.take_idle_for(slice).transpose(),
                     None => Some(queue.take_idle()),
@@ -273,7 +269,8 @@ impl AsyncInferQueue {
     /// Waits for all jobs and their callbacks. Raises the first exception of a job or callback since the previous call. Raises
     /// WouldDeadlock if the queue's own callback calls this method.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
-        let queue = self.queue_to_wait()?;
+        let queue = self.queue()?;
+        interrupted::check(&self.ids()?)?;
         let outcome =
             wait_in_slices(py, |slice| match slice.map_or_else(|| queue.wait_all().map(|()| true), |slice| queue.wait_all_for(slice)) {
                 Ok(false) => None,
@@ -297,7 +294,10 @@ impl AsyncInferQueue {
 
     /// Returns the index of the request that the next job will use. Waits until a request is idle.
     fn get_idle_request_id(&self, py: Python<'_>) -> PyResult<usize> {
-        let queue = self.queue_to_wait()?;
+        let queue = self.queue()?;
+        if !queue.is_ready() {
+            interrupted::check_all(&self.ids()?)?;
+        }
         let idle = wait_in_slices(py, |slice| match slice {
             Some(slice) => queue.longest_idle_for(slice).transpose(),
             // This call takes a request only to wait for it. It then drops the request, which becomes idle again.

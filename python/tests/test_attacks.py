@@ -166,6 +166,39 @@ def test_requests_and_queues_whose_callback_raised_are_freed():
         assert [ref() for ref in refs] == [None] * 3, made
 
 
+def test_a_signal_handler_may_use_the_other_requests_of_a_queue():
+    done = program(
+        """
+        import signal, threading, os, time
+        import numpy as np
+        import roiflow as ov
+        from models import slow
+        model = ov.compile_model(slow(), "CPU")
+        queue = ov.AsyncInferQueue(model, 2)
+        x = np.ones(model.input().shape, np.float32)
+        raised = []
+        def handler(*_):
+            try:
+                raised.append(queue.get_idle_request_id())
+                queue.start_async(x)
+                queue.start_async(x)  # No request is idle: waits for the job above.
+                raised.append("started")
+                queue.wait_all()
+            except ov.WouldDeadlock:
+                raised.append("would deadlock")
+        signal.signal(signal.SIGUSR1, handler)
+        threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        begin = time.monotonic()
+        while not raised and time.monotonic() - begin < 20:
+            queue[0].infer(x)
+        queue.wait_all()
+        print(raised)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[1, 'started', 'would deadlock']" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_signal_handler_may_not_wait_for_the_run_that_it_interrupts():
     done = program(
         """
@@ -265,8 +298,16 @@ def gather():
     )
 
 
+INDICES = {
+    "array": "i = np.zeros(1 << 16, np.int64); infer = lambda: model(i)",
+    "own tensor": "i = request.get_input_tensor().data; infer = request.infer",
+    "given tensor": "t = ov.Tensor(np.int64, [1 << 16]); i = t.data; request.set_input_tensor(t); infer = request.infer",
+}
+
+
 @pytest.mark.parametrize("device", engines())
-def test_indices_may_be_written_while_a_run_reads_them(device):
+@pytest.mark.parametrize("given", INDICES)
+def test_indices_may_be_written_while_a_run_reads_them(device, given):
     """Without a copy, this ends in a segmentation fault: the engine checks an index, and uses it later."""
     done = program(
         f"""
@@ -275,7 +316,8 @@ def test_indices_may_be_written_while_a_run_reads_them(device):
         import roiflow as ov
         from test_attacks import gather
         model = ov.compile_model(gather(), "{device}")
-        i = np.zeros(1 << 16, np.int64)
+        request = model.create_infer_request()
+        {INDICES[given]}
         over = False
         def write():
             while not over:
@@ -285,7 +327,7 @@ def test_indices_may_be_written_while_a_run_reads_them(device):
         writer.start()
         for _ in range(300):
             try:
-                model(i)
+                infer()
             except ov.Error:
                 pass
         over = True
