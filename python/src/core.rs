@@ -80,7 +80,7 @@ pub fn read_model(py: Python<'_>, model: &Bound<'_, PyAny>, weights: Option<&Bou
 #[pymethods]
 impl Core {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "()")]
     fn py_new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         // A subclass may have other arguments in its constructor.
         Self { configs: Mutex::default() }

@@ -161,6 +161,7 @@ pub fn _end(py: Python<'_>) {
             std::thread::sleep(Duration::from_millis(1));
         }
         if CALLING.load(Ordering::SeqCst) > 0 {
+            // A thread in a callback has used `DEPTH`, and this thread has used `IS_MAIN`.
             exit::block_aborting_threads(|| DEPTH.get() > 0);
             exit::leave_at_exit();
         }

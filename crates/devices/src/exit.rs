@@ -119,7 +119,9 @@ fn at_exit(handler: Handler) -> bool {
 
 /// Blocks each thread that aborts the process and for which `is_blocked` returns true, instead of ending the process. Called shortly before
 /// the process exits: Python ends the threads that still run Python code, and a thread that has Rust functions on its stack aborts then.
-/// `is_blocked` may only read variables of its thread.
+/// `is_blocked` may only read variables of its thread. The main thread, and each thread that may have to be blocked, must have used these
+/// variables before. On any other thread, the first read may allocate them, and a thread that aborts inside the allocator may hang then. It
+/// does not abort the process, which the main thread ends.
 #[cfg(unix)]
 pub fn block_aborting_threads(is_blocked: fn() -> bool) {
     const SIGABRT: c_int = 6;
@@ -136,7 +138,8 @@ pub fn block_aborting_threads(is_blocked: fn() -> bool) {
         unsafe { signal(number, std::ptr::null()) };
     }
     if IS_BLOCKED.set(is_blocked).is_ok() {
-        // SAFETY: the handler only reads an initialized variable and calls functions that a signal handler may call.
+        // SAFETY: the handler only reads initialized variables, and calls functions that a signal handler may call. For variables of a
+        // thread that never used them, see above.
         unsafe { signal(SIGABRT, aborted as extern "C" fn(c_int) as *const c_void) };
     }
 }
