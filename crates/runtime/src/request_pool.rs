@@ -5,6 +5,8 @@
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
+use super::io::OutputSlot;
+use super::steps::Step;
 use super::{CompiledModel, InferRequest, Result};
 use crate::sync::Mutex;
 
@@ -39,7 +41,7 @@ impl RequestPool {
             idle_idx.map(|idle_idx| requests.remove(idle_idx))
         };
         let request = match idle {
-            Some(request) if !request.shared().is_customized() => request,
+            Some(request) if !is_customized(&request) => request,
             _ => model.create_infer_request()?,
         };
         Ok(PooledRequest { request: Some(request), home: Arc::downgrade(&self.0) })
@@ -72,7 +74,7 @@ impl Drop for PooledRequest {
         let Some(request) = self.request.take() else { return };
         // The next user must find no values of this one. A request that cannot be cleared is freed.
         if let (Some(home), Ok(())) = (self.home.upgrade(), request.shared().clear())
-            && !request.shared().is_customized()
+            && !is_customized(&request)
         {
             let mut requests = home.requests.lock().unwrap();
             if requests.len() < home.capacity {
@@ -80,4 +82,13 @@ impl Drop for PooledRequest {
             }
         }
     }
+}
+
+/// Returns whether an idle request has values of a user that clearing it keeps. Returns false while the request runs.
+fn is_customized(request: &InferRequest) -> bool {
+    let guarded = request.shared().guarded.lock().unwrap();
+    guarded.body.as_ref().is_some_and(|body| {
+        let has_values = guarded.callback.is_some() || guarded.user_data.is_some() || guarded.name.is_some();
+        has_values || body.steps.iter().any(Step::is_of_user) || body.io.outputs.iter().any(OutputSlot::is_of_user)
+    })
 }

@@ -21,10 +21,9 @@ use std::time::Duration;
 use super::compiled::CompiledShared;
 use super::error::catch;
 use super::executor::{Executor, Executors, Task, Ticket};
-use super::io::OutputSlot;
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
-use super::steps::{Body, CancelToken, Step};
+use super::steps::{Body, CancelToken};
 use super::waits::{self, Inside, Registry, Target, Waits};
 use super::{Error, ErrorKind, Inputs, Port, Result, spans};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, spawn, this_thread};
@@ -345,15 +344,6 @@ impl Shared {
         }
         drop(guarded);
         self.edit(Body::clear)
-    }
-
-    /// Returns whether the idle request has values of a user that [`Shared::clear`] keeps. Returns false while the request runs.
-    pub(super) fn is_customized(&self) -> bool {
-        let guarded = self.guarded.lock().unwrap();
-        guarded.body.as_ref().is_some_and(|body| {
-            let has_values = guarded.callback.is_some() || guarded.user_data.is_some() || guarded.name.is_some();
-            has_values || body.steps.iter().any(Step::is_of_user) || body.io.outputs.iter().any(OutputSlot::is_of_user)
-        })
     }
 
     /// Runs all steps on the calling thread.
