@@ -16,6 +16,7 @@ mod responses;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use gst::glib;
 use gst::glib::translate::IntoGlib;
@@ -39,6 +40,8 @@ const MAX_VIDEOS: usize = 4;
 const MAX_OTHERS: usize = 16;
 /// Maximum number of the streams of a camera that are received.
 const MAX_STREAMS: u32 = 8;
+/// Maximum time from the end of a file until its first frame is decoded.
+const MAX_DECODING: Duration = Duration::from_secs(20);
 /// Maximum number of pixels of a frame, as for images. A decoder allocates several frames before it returns the first one.
 const MAX_PIXELS: u64 = 134_217_728;
 
@@ -71,6 +74,8 @@ pub(crate) struct Intake {
     is_of_network: AtomicBool,
     /// Whether frames have changed to a pixel format that GStreamer cannot represent.
     is_unknown: AtomicBool,
+    /// When a demuxer has sent the last video of the source.
+    ended: Mutex<Option<Instant>>,
     /// TCP connections of `rtspsrc`.
     connections: Mutex<Vec<Connection>>,
     /// Whether connections and requests are ended. Elements then begin new ones.
@@ -105,6 +110,10 @@ impl Intake {
         }
         if self.is_unknown.load(Ordering::Relaxed) {
             return lock(&self.untried).as_deref().map(|codec| cannot_be_decoded(codec, UNKNOWN_FORMAT));
+        }
+        // Sometimes `decodebin` of GStreamer 1.22 reports neither the end nor the error of a decoder that has refused all frames.
+        if self.n_frames() == 0 && self.n_compressed() > 0 && lock(&self.ended).is_some_and(|ended| ended.elapsed() > MAX_DECODING) {
+            return lock(&self.untried).as_deref().map(|codec| cannot_be_decoded(codec, DAMAGED));
         }
         if self.n_playlist_bytes.load(Ordering::Relaxed) > MAX_PLAYLIST_BYTES || self.has_large_part.load(Ordering::Relaxed) {
             return Some(format!("it sent a playlist or a key of more than {} MiB; check that it sends video", MAX_PLAYLIST_BYTES >> 20));
@@ -156,7 +165,7 @@ impl Intake {
         let why = match flow {
             Some(flow) if flow == gst::FlowError::NotNegotiated.into_glib() => UNKNOWN_FORMAT,
             // `decodebin` posts this error without a flow if the frames reach the decoder only at its end.
-            None if error.error().matches(gst::StreamError::Failed) => "they are damaged, or GStreamer does not support their pixel format",
+            None if error.error().matches(gst::StreamError::Failed) => DAMAGED,
             _ => return None,
         };
         Some(cannot_be_decoded(&codec, why))
@@ -199,9 +208,10 @@ impl Intake {
         });
     }
 
-    /// Leaves out further streams of a demuxer. Call this before `decodebin` connects its signal.
+    /// Notes the end of the video of a demuxer, and leaves out further streams. Call this before `decodebin` connects its signal.
     fn limit_streams(self: &Arc<Self>, demuxer: &gst::Element) {
-        demuxer.connect_pad_added(|demuxer, pad| {
+        let intake = Arc::downgrade(self);
+        demuxer.connect_pad_added(move |demuxer, pad| {
             let is_video = |pad: &gst::Pad| {
                 let caps = pad.current_caps();
                 let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
@@ -211,6 +221,15 @@ impl Intake {
             let n_streams = demuxer.src_pads().iter().filter(|other| is_video(other) == is_one).count();
             if n_streams > if is_one { MAX_VIDEOS } else { MAX_OTHERS } {
                 demuxer.stop_signal_emission_by_name("pad-added");
+            } else if is_one {
+                let intake = intake.clone();
+                pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+                    let is_end = matches!(&info.data, Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos);
+                    if let Some(intake) = intake.upgrade().filter(|_| is_end) {
+                        lock(&intake.ended).get_or_insert_with(Instant::now);
+                    }
+                    gst::PadProbeReturn::Ok
+                });
             }
         });
     }
@@ -454,6 +473,7 @@ fn is_known_format(structure: &gst::StructureRef) -> bool {
     n_bits == 8 || !is_gray && [10, 12].contains(&n_bits)
 }
 
+const DAMAGED: &str = "they are damaged, or GStreamer does not support their pixel format";
 const UNKNOWN_FORMAT: &str = "GStreamer does not support their pixel format";
 
 fn cannot_be_decoded(codec: &str, why: &str) -> String {
@@ -549,5 +569,23 @@ mod imp {
         fn alloc_buffer(&self, _params: Option<&gst::BufferPoolAcquireParams>) -> Result<gst::Buffer, gst::FlowError> {
             Err(gst::FlowError::Error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_whose_decoder_says_nothing_after_its_end_cannot_be_decoded() {
+        let intake = Intake::default();
+        *lock(&intake.untried) = Some("h265".to_owned());
+        *lock(&intake.ended) = Some(Instant::now());
+        intake.n_compressed.store(1, Ordering::Relaxed);
+        assert_eq!(intake.excess(), None);
+        *lock(&intake.ended) = Instant::now().checked_sub(2 * MAX_DECODING);
+        assert!(intake.excess().unwrap().contains("(h265) cannot be decoded"));
+        intake.n_frames.store(1, Ordering::Relaxed);
+        assert_eq!(intake.excess(), None);
     }
 }
