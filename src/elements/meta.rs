@@ -72,11 +72,12 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     if with_analytics {
         relations::write(buffer, &results, &mut written);
     }
-    let left = (earlier.size == results.size && are_as_left(buffer, &earlier.marks)).then_some(&*earlier.marks);
+    let left = are_as_left(buffer, &earlier.marks).then_some(&*earlier.marks);
     let plans = left.map_or_else(|| plan(buffer, &earlier, &results), |marks| plan_for(marks, &results));
     remove_left_out(buffer, &plans);
     let ids = |detection: &Detection| (written.region_id(detection.id), detection.parent.map(|parent| written.region_id(parent)));
-    let (has_roi, mut marks) = update_rois(buffer, &results, &plans, left, ids);
+    let followed = if earlier.size == results.size { &*earlier.marks } else { &[] };
+    let (has_roi, mut marks) = update_rois(buffer, &results, &plans, (left, followed), ids);
     for (detection, _) in results.detections.iter().zip(has_roi).filter(|(_, has_roi)| !has_roi) {
         if let Some(place) = pixels_in(detection, results.size) {
             marks.push(roi::add(buffer, detection, results.size, place, ids(detection)));
@@ -479,12 +480,13 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
 /// Updates the ROI metas of the buffer for which the plan is [`Plan::Update`]. The metas with [`Plan::Remove`] must already be
 /// removed. Returns which detections have a ROI meta, and the new snapshots of these metas.
 ///
-/// If all ROI metas are unchanged, `left` has their snapshots, in the order of the metas. If not, `left` is `None`.
+/// If all ROI metas are unchanged, `left` has their snapshots, in the order of the metas. If not, `left` is `None`. Metas at the place of a
+/// `followed` snapshot move with their detections.
 fn update_rois(
     buffer: &mut gst::BufferRef,
     results: &FrameResults,
     plans: &[Plan],
-    left: Option<&[Mark]>,
+    (left, followed): (Option<&[Mark]>, &[Mark]),
     ids: impl Fn(&Detection) -> roi::Ids,
 ) -> (Vec<bool>, Vec<Mark>) {
     let (mut has_roi, mut marks) = (vec![false; results.detections.len()], Vec::with_capacity(results.detections.len()));
@@ -493,6 +495,7 @@ fn update_rois(
         if let Plan::Update(idx) = *plan {
             has_roi[idx] = true;
             let detection = &results.detections[idx];
+            roi::follow(&mut roi, detection, results.size, followed);
             marks.push(roi::update(&mut roi, detection, results.size, ids(detection), left.map(|marks| &marks[roi_idx])));
         }
     }

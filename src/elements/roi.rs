@@ -231,12 +231,11 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     Mark::of(&roi, detection, size, false)
 }
 
-/// Sets the IDs of a detection's region and adds missing structures. `left` is the snapshot of the region, or `None` if the region has
-/// changed: its rectangle then stays. Otherwise the region moves with its object.
+/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot of the region, or `None`
+/// if the region has changed.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
-    // The region of a mark that is not complete may have another place than its object, on purpose.
-    let left = left.map(|left| if left.is_complete { Mark { place: moved(roi, detection, size, left.place), ..*left } } else { *left });
+    let left = left.map(|left| Mark { place: pixel_rect(roi), ..*left });
     if let Some(left) = left.as_ref().filter(|left| left.is_complete && left.has_all_in(detection)) {
         if left.is_all_of(detection) {
             let is_complete = is_at(&detection.rect, left.place, size);
@@ -264,15 +263,15 @@ pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: 
     Mark::of(roi, detection, size, has_more)
 }
 
-/// Moves a region from `place` to its object. Returns where it is now.
-fn moved(roi: &mut RoiMeta, detection: &Detection, size: Size, place: PixelRect) -> PixelRect {
-    if is_at(&detection.rect, place, size) {
-        return place;
+/// Moves a region to its object if it is elsewhere, and still where it was when one of the `marks` was made.
+pub(super) fn follow(roi: &mut RoiMeta, detection: &Detection, size: Size, marks: &[Mark]) {
+    let was = pixel_rect(roi);
+    if !is_at(&detection.rect, was, size)
+        && marks.iter().any(|mark| mark.object == detection.id && mark.place == was)
+        && let Some(PixelRect { x, y, width, height }) = detection.rect.to_pixels(size)
+    {
+        roi.set_rect((x, y, width, height));
     }
-    // Without an area in the frame, the object has no other place for its region.
-    let Some(place) = detection.rect.to_pixels(size) else { return place };
-    roi.set_rect((place.x, place.y, place.width, place.height));
-    place
 }
 
 fn set_ids(roi: &mut RoiMeta, (id, parent_id): Ids) {
