@@ -363,11 +363,11 @@ fn probe_examples_remove_objects_by_a_rule() {
                 assert!(played.status.success(), "{program:?}: {}", shown(&played));
             }
         }
-        for (line, n) in crate::cli::lines(&results).iter().zip(0..) {
+        for (line, n) in crate::harness::lines(&results).iter().zip(0..) {
             let labels: Vec<&str> = line["objects"].as_array().unwrap().iter().map(|object| object["roi_type"].as_str().unwrap()).collect();
             assert_eq!((labels, &line["frame"]), (vec!["high"], &n.into()));
         }
-        assert_eq!(crate::cli::lines(&results).len(), 2);
+        assert_eq!(crate::harness::lines(&results).len(), 2);
     }
 }
 

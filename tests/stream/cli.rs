@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+pub use crate::harness::lines;
+
 /// A folder per test, removed when dropped.
 pub struct Folder(PathBuf);
 
@@ -59,10 +61,6 @@ pub fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
     assert!(says.iter().all(|part| said.contains(part)), "{arguments:?}: expected {says:?}, got {said}");
-}
-
-pub fn lines(path: &str) -> Vec<serde_json::Value> {
-    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

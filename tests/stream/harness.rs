@@ -38,6 +38,11 @@ pub fn built_plugin() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libroiflow.so")
 }
 
+/// Reads a file with one JSON value per line.
+pub fn lines(path: &str) -> Vec<serde_json::Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// Creates a pipeline from a gst-launch line.
 pub fn pipeline(line: &str) -> gst::Pipeline {
     init();

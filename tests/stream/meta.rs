@@ -393,7 +393,7 @@ fn object_attached_without_confidence_has_none() {
         RoiMeta::add(buffer.make_mut(), "car", (10, 20, 30, 40));
     });
     assert_eq!(run(&pipeline).error, None);
-    let lines = crate::cli::lines(&folder.file("o.jsonl"));
+    let lines = crate::harness::lines(&folder.file("o.jsonl"));
     assert_eq!(lines.len(), 3);
     for line in &lines {
         let objects = line["objects"].as_array().unwrap();
@@ -496,7 +496,7 @@ fn frames_with_results_of_other_elements_are_numbered() {
         assert_eq!(removed.unwrap().label.as_deref(), Some("car"));
     });
     assert_eq!(run(&pipeline).error, None);
-    let seen: Vec<_> = crate::cli::lines(&folder.file("o.jsonl"))
+    let seen: Vec<_> = crate::harness::lines(&folder.file("o.jsonl"))
         .iter()
         .map(|line| (line["frame"].clone(), line["objects"].as_array().unwrap().len()))
         .collect();

@@ -366,7 +366,7 @@ fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
     };
     let ending = play("left", "{\"site\":\"gate\",\"lane\":3}");
     assert_eq!((ending.error, ending.warnings), (None, vec![]));
-    let lines = crate::cli::lines(&folder.file("o.jsonl"));
+    let lines = crate::harness::lines(&folder.file("o.jsonl"));
     assert_eq!(lines.len(), 4);
     for line in &lines {
         let objects = line["objects"].as_array().unwrap();
@@ -383,7 +383,7 @@ fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
         ending.warnings
     );
     assert!(
-        crate::cli::lines(&folder.file("o.jsonl"))
+        crate::harness::lines(&folder.file("o.jsonl"))
             .iter()
             .all(|line| line["objects"] == serde_json::json!([]) && line.get("tags").is_none())
     );
