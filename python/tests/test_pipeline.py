@@ -780,7 +780,8 @@ print(frames[-1], frames[-1].objects, frames[-1].stream)
 assert len(changed) == 200
 for frame in changed:
     (dog,) = frame.objects
-    seen = (dog.label, dog.box, dog.track_id, dog.attributes["fur"].value, dog.attributes["age"].value, str(dog.confidence))
+    box = tuple(round(value, 3) for value in dog.box)  # The plugin has fractions of the frame.
+    seen = (dog.label, box, dog.track_id, dog.attributes["fur"].value, dog.attributes["age"].value, str(dog.confidence))
     assert seen == ("dog", (10, 20, 30, 60), 7, "brown", 3.0, "nan"), seen
 """
 

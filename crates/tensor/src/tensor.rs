@@ -191,7 +191,7 @@ impl Tensor {
     }
 
     /// Returns whether code that knows no leases may write the values: another process, or other code of this process
-    /// ([`ForeignMemory::may_change`](super::ForeignMemory::may_change)).
+    /// ([`ForeignMemory::may_change`]).
     pub fn is_written_by_others(&self) -> bool {
         self.with_placed(|placed| placed.memory.is_written_by_others())
     }
