@@ -28,6 +28,7 @@ mod find;
 mod float_control;
 pub mod folders;
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
+#[cfg_attr(not(any(feature = "cpu", feature = "openvino")), allow(dead_code, reason = "ONNX Runtime computes with all constants"))]
 mod graph;
 pub mod malloc_arenas;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+#[cfg(feature = "http")]
 use base64::Engine;
 use roiflow_results::redaction::{self, HIDDEN, Secrets, percent_decoded};
 
@@ -42,6 +43,7 @@ const PLAIN_PARTS: [&str; 24] = [
 const PART_BYTES_MIN: usize = 5;
 
 /// A shorter part of a URL is too short for a secret, and texts contain it by chance.
+#[cfg(feature = "http")]
 const REPEATED_BYTES_MIN: usize = 3;
 
 /// The URL of a destination, with the rights of the person who wrote it. Messages show it without credentials.
@@ -132,6 +134,7 @@ pub fn secrets(url: &str) -> Secrets {
 }
 
 /// Whether a text of a server repeats a part of the path or query of its URL that is hidden, or of the header `Authorization`.
+#[cfg(feature = "http")]
 pub(crate) fn repeats(text: &str, url: &str, authorization: Option<&str>) -> bool {
     let folded = |text: &[u8]| String::from_utf8_lossy(text).to_lowercase();
     let text = folded(text.as_bytes());
@@ -191,6 +194,7 @@ mod tests {
         assert_eq!(format!("{url:?}"), "Url(\"https://hooks.example/***\")");
     }
 
+    #[cfg(feature = "http")]
     #[test]
     fn answers_that_repeat_a_secret_are_found() {
         let url = "http://host:8583/services/T024BE7LD/hunterlower/abc%2Fdef99/Qx9y?tk=geheimwort&sig=Z7z";
