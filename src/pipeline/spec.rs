@@ -41,7 +41,7 @@ pub struct SpecFile {
     /// The source.
     #[serde(default)]
     pub source: SourceSection,
-    /// What is published.
+    /// Constant fields of each line, and a filter of frames and objects.
     #[serde(default)]
     pub publish: PublishSection,
     /// The graph.

@@ -4,7 +4,7 @@ use roiflow::frame::{Detection, Frame, Outcome, PixelFormat, Rect, Size};
 use roiflow::stages::{Result, Stage, StageOptions};
 use roiflow::tensor::ElementType;
 
-use crate::onnx_files::{OnnxOutput, columns_model, constant_model, floats};
+use crate::onnx::{OnnxOutput, columns_model, constant_model, floats};
 use crate::support::{Scratch, is_here};
 
 const DEVICES: [&str; 3] = ["CPU", "ORT.CPU", "OPENVINO.CPU"];
@@ -15,7 +15,7 @@ fn frame(width: u32, height: u32) -> Frame {
 
 /// Returns the options of a stage for a model with these outputs. Its input is an image of 64x64 pixels.
 fn options(scratch: &Scratch, outputs: &[OnnxOutput<'_>], description: &str) -> StageOptions {
-    let model = scratch.file("model.onnx", constant_model(&[1, 3, 64, 64], outputs, &[]));
+    let model = scratch.file("model.onnx", constant_model(&[1, 3, 64, 64], outputs));
     let description_text = (!description.is_empty()).then(|| format!("version = 1\n{description}"));
     StageOptions { model, description_text, device: Some("CPU".to_owned()), ..StageOptions::default() }
 }
@@ -178,7 +178,7 @@ fn model_with_fixed_batch_size_runs_padded() {
     let places = [8.0, 16.0, 40.0, 48.0, 0.9, 3.0];
     let rows: Vec<f32> = (0..4).flat_map(|image| places.map(|value| value + if image == 0 { 0.0 } else { 100.0 })).collect();
     let outputs = [floats("y", &[4, 1, 6], rows)];
-    let model = scratch.file("batch.onnx", constant_model(&[4, 3, 64, 64], &outputs, &[]));
+    let model = scratch.file("batch.onnx", constant_model(&[4, 3, 64, 64], &outputs));
     let text = "version = 1\ntask = \"detection\"\n[output]\nthreshold = 0.5\ndecoder = \"yolov10\"";
     for device in DEVICES.into_iter().filter(|device| is_here(device)) {
         let options = StageOptions {
@@ -205,7 +205,7 @@ fn rows_of_all_images_need_a_column_with_the_image() {
     let text = "version = 1\ntask = \"detection\"\n[output]\nthreshold = 0.5\ndecoder = \"final-boxes\"";
     let detector = |name: &str, output: OnnxOutput<'_>| {
         let options = StageOptions {
-            model: scratch.file(name, constant_model(&[4, 3, 64, 64], &[output], &[])),
+            model: scratch.file(name, constant_model(&[4, 3, 64, 64], &[output])),
             description_text: Some(text.to_owned()),
             device: Some("CPU".to_owned()),
             ..StageOptions::default()

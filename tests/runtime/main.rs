@@ -37,8 +37,6 @@ mod model_proc;
 mod models;
 #[path = "../support/onnx.rs"]
 mod onnx;
-#[path = "../support/onnx_files.rs"]
-mod onnx_files;
 mod own_decoders;
 mod profiling;
 mod random_decoders;

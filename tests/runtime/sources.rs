@@ -80,6 +80,17 @@ fn bytes_have_a_name_in_messages_and_are_not_printed() {
     );
 }
 
+#[test]
+fn file_that_is_no_model_gets_advice() {
+    let scratch = Scratch::new("no-model");
+    for (name, bytes) in [("README.md", &b"# A page\n"[..]), ("cut.onnx", &[8, 8, 58, 200, 1, 10])] {
+        let error = devices::core().read_model(scratch.file(name, bytes)).unwrap_err().to_string();
+        // The built-in engine says which files it reads, and the other engines which files they expect.
+        let says = ["device CPU reads ONNX files", "expected a complete .onnx file"];
+        assert!(error.contains(name) && says.iter().any(|part| error.contains(part)), "{error}");
+    }
+}
+
 /// A model in memory has no folder, so a device cannot find its external files.
 #[test]
 fn bytes_that_refer_to_other_files_are_refused_by_each_engine() {

@@ -10,7 +10,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use serde_json::json;
 
 use crate::cli::{Folder, command};
-use crate::credentials::{CHALLENGE, Server, login};
+use crate::credentials::Server;
 use crate::endings::n_lines;
 use crate::harness::{pipeline, run};
 use crate::serve::Served;
@@ -230,7 +230,7 @@ fn local_playlist_names_files_of_its_folder() {
     std::os::unix::fs::symlink(&outside, format!("{inner}/link.ts")).unwrap();
     std::os::unix::fs::symlink("a.ts", format!("{inner}/inner.ts")).unwrap();
     let n_bytes = std::fs::metadata(&outside).unwrap().len();
-    // What is fetched names no files, also if a local playlist has led there.
+    // A playlist from a server names no files, also if a local playlist has led there.
     let texts = vec![("/files.m3u8".to_owned(), hls("", &[&format!("file://{inner}/hidden.ts")]))];
     let server = serve(texts, std::fs::read(&outside).unwrap());
     let list = |segments: &[&str]| {
@@ -361,34 +361,4 @@ fn clients_open_no_device_file_or_port_by_an_address() {
         assert_eq!(status, 201, "{answer}");
     }
     crate::harness::eventually("the port is open", || std::net::UdpSocket::bind(("127.0.0.1", port)).is_err());
-}
-
-#[test]
-fn login_of_a_playlist_stays_with_its_host() {
-    let folder = Folder::new("parts-login");
-    make_segment(&folder.file("segment.ts"));
-    let segment = std::fs::read(folder.file("segment.ts")).unwrap();
-    let closed = |playlist: String| {
-        let segment = segment.clone();
-        Server::new(move |request| match request {
-            _ if !request.contains(&login()) => format!("HTTP/1.1 {CHALLENGE}\r\nContent-Length: 0\r\n\r\n").into_bytes(),
-            _ if request.contains(".m3u8") => response("200 OK", "application/vnd.apple.mpegurl", playlist.as_bytes()),
-            _ => response("200 OK", "video/mp2t", &segment),
-        })
-    };
-    let of_open = segment.clone();
-    let open = Server::new(move |_| response("200 OK", "video/mp2t", &of_open));
-    let other = closed(String::new());
-    let [at_open, at_other] = [&open, &other].map(|server| format!("http://127.0.0.1:{}/segment.ts", server.port));
-    let home = closed(hls("", &["a.ts", &at_open, "b.ts", &at_other]));
-    let input = format!("http://camera:hunter22@127.0.0.1:{}/list.m3u8", home.port);
-    let (output, n_frames) = play(&folder, &input, &[]);
-    let said = said(&output);
-    assert!(n_frames > 2 * N_FRAMES, "{n_frames}: the segments of both servers are played: {said}");
-    for server in [open, other] {
-        let requests = server.requests();
-        assert!(requests.contains("segment.ts") && !requests.contains("Authorization"), "{requests}");
-    }
-    let requests = home.requests();
-    assert!(requests.contains("/b.ts") && !said.contains("hunter22"), "{requests}");
 }

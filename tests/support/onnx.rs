@@ -1,8 +1,10 @@
-//! Writes small ONNX models for tests.
+//! Writes small ONNX models for tests, also models whose outputs are constants, whatever the image shows: outputs that another program
+//! computed, or that follow from a definition.
 
 use std::path::Path;
 
 use prost::Message;
+use roiflow::tensor::ElementType;
 use tract_onnx::pb;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
@@ -127,12 +129,64 @@ fn tensor(name: &str, element: DataType, dims: &[i64], raw_data: Vec<u8>) -> pb:
 fn port(name: &str, element: DataType, dims: &[i64]) -> pb::ValueInfoProto {
     use pb::tensor_shape_proto::Dimension;
     use pb::tensor_shape_proto::dimension::Value;
-    let dim = |extent: &i64| {
-        let value = if *extent < 0 { Value::DimParam("N".to_owned()) } else { Value::DimValue(*extent) };
+    let dim = |(axis, extent): (usize, &i64)| {
+        let value = if *extent < 0 { Value::DimParam(format!("axis{axis}")) } else { Value::DimValue(*extent) };
         Dimension { value: Some(value), ..Dimension::default() }
     };
-    let shape = Some(pb::TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let shape = Some(pb::TensorShapeProto { dim: (0..).zip(dims).map(dim).collect() });
     let value = pb::type_proto::Value::TensorType(pb::type_proto::Tensor { elem_type: element as i32, shape });
     let kind = pb::TypeProto { value: Some(value), ..pb::TypeProto::default() };
     pb::ValueInfoProto { name: name.to_owned(), r#type: Some(kind), ..pb::ValueInfoProto::default() }
+}
+
+/// An output of a model: its name, its element type, its shape and its values.
+#[derive(Debug, Clone)]
+pub struct OnnxOutput<'a> {
+    pub name: &'a str,
+    pub element: ElementType,
+    pub shape: &'a [i64],
+    pub values: Vec<f32>,
+}
+
+/// Returns an output of the type `f32`.
+pub fn floats<'a>(name: &'a str, shape: &'a [i64], values: impl Into<Vec<f32>>) -> OnnxOutput<'a> {
+    OnnxOutput { name, element: ElementType::F32, shape, values: values.into() }
+}
+
+/// Returns the bytes of a model with an image input `images` of this shape and these outputs.
+pub fn constant_model(input_shape: &[i64], outputs: &[OnnxOutput<'_>]) -> Vec<u8> {
+    // The outputs depend on the image, because some engines refuse an input without a use.
+    let mut model = Onnx::new().input("images", input_shape).floats("zero", &[], &[0.0]);
+    model = model.node_with("ReduceMean", "images", "mean", &[("keepdims", &[0])]).node("Mul", "mean zero", "nothing");
+    for OnnxOutput { name, element, shape, values } in outputs {
+        let (constant, element) = (format!("{name}.constant"), data_type(*element));
+        model = model.floats(&constant, shape, values).node("Add", &format!("{constant} nothing"), &format!("{name}.sum"));
+        model = model.node_with("Cast", &format!("{name}.sum"), name, &[("to", &[element as i64])]).output_of(name, element, shape);
+    }
+    model.bytes()
+}
+
+/// Returns the bytes of a model for images of this height and any width. Its output has the mean of each column, `[1, width]`.
+pub fn columns_model(height: i64) -> Vec<u8> {
+    let model = Onnx::new().input("images", &[-1, 3, height, -1]).output("means", &[-1, -1]);
+    model.node_with("ReduceMean", "images", "means", &[("keepdims", &[0]), ("axes", &[1, 2])]).bytes()
+}
+
+fn data_type(element: ElementType) -> DataType {
+    match element {
+        ElementType::F32 => DataType::Float,
+        ElementType::U8 => DataType::Uint8,
+        ElementType::I8 => DataType::Int8,
+        ElementType::U16 => DataType::Uint16,
+        ElementType::I16 => DataType::Int16,
+        ElementType::I32 => DataType::Int32,
+        ElementType::I64 => DataType::Int64,
+        ElementType::Bool => DataType::Bool,
+        ElementType::F16 => DataType::Float16,
+        ElementType::F64 => DataType::Double,
+        ElementType::U32 => DataType::Uint32,
+        ElementType::U64 => DataType::Uint64,
+        ElementType::Bf16 => DataType::Bfloat16,
+        other => panic!("an element type without a number: {other}"),
+    }
 }

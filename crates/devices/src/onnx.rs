@@ -362,7 +362,7 @@ fn outline_up_to(file: impl Read + Seek, max_kept: u64) -> io::Result<Vec<u8>> {
 /// Reads the next `len` bytes of the file as a message. Leaves out the values of the tensors at the end of `path`. If `max_kept` is not 0,
 /// keeps fields of at most `max_kept` bytes, and whole numbers that may not fit into 32 bits.
 fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64], max_kept: u64) -> io::Result<Vec<u8>> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, not_whole());
     let (mut bytes, mut left) = (Vec::new(), len);
     let mut left_out = Vec::new();
     while left > 0 {
@@ -594,23 +594,23 @@ impl<'a> Field<'a> {
         let content = match key & 7 {
             0 => Content::Number(read_varint(rest)?),
             MESSAGE => {
-                let len = usize::try_from(read_varint(rest)?).map_err(|_| cut_off())?;
+                let len = usize::try_from(read_varint(rest)?).map_err(|_| not_whole())?;
                 Content::Message(take(rest, len)?)
             }
             1 => take(rest, 8).map(Content::Fixed)?,
             5 => take(rest, 4).map(Content::Fixed)?,
-            other => return Err(format!("the bytes are not a valid protocol buffer (wire type {other})")),
+            _ => return Err(not_whole()),
         };
         Ok(Some(Self { number: key >> 3, content, whole: &whole[..whole.len() - rest.len()] }))
     }
 }
 
-fn cut_off() -> String {
-    "the bytes are not a valid protocol buffer, or are cut off".to_owned()
+fn not_whole() -> String {
+    "its bytes are no ONNX model, or a part is missing; expected a complete .onnx file, or the .xml file of an OpenVINO model".to_owned()
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> EngineResult<&'a [u8]> {
-    let (taken, after) = rest.split_at_checked(len).ok_or_else(cut_off)?;
+    let (taken, after) = rest.split_at_checked(len).ok_or_else(not_whole)?;
     *rest = after;
     Ok(taken)
 }
@@ -624,7 +624,7 @@ pub(crate) fn read_varint(rest: &mut &[u8]) -> EngineResult<u64> {
             return Ok(value);
         }
     }
-    Err(cut_off())
+    Err(not_whole())
 }
 
 fn write_varint(mut value: u64, bytes: &mut Vec<u8>) {

@@ -15,7 +15,8 @@
 //! until the server acknowledges them. So an outage of the server or a restart of this process loses nothing, and the stream never waits
 //! for the server.
 //!
-//! `tags` adds constant fields to each line. `labels`, `zones`, `events-only`, `max-rate` and `only-changes` select what is published.
+//! `tags` adds constant fields to each line. `labels`, `zones`, `events-only`, `max-rate` and `only-changes` select the frames and
+//! objects.
 //!
 //! A failing destination never stops the stream: lines that could not be written are counted and reported on the bus. The destination is
 //! opened with the first frame, so a failed start does not change earlier results. The schema is that of DL Streamer's `gvametaconvert`,
