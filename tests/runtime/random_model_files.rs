@@ -49,6 +49,11 @@ fn second_parser_reads_the_same_reshaped_onnx_file() {
 }
 
 #[test]
+fn key_of_external_weights_outside_of_a_model_is_found() {
+    assert!(!try_onnx(b"no model, but location"));
+}
+
+#[test]
 fn weights_that_are_not_numbers_are_compared_by_their_bytes() {
     // A graph (field 7) with a tensor (field 5) that has one f64 (field 10).
     let tensor = [&[0x52, 8][..], &f64::NAN.to_le_bytes()].concat();
