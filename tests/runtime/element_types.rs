@@ -150,6 +150,34 @@ fn constants_beyond_32_bits_are_exact_or_refused() {
 }
 
 #[test]
+fn constants_of_branches_beyond_32_bits_are_exact_or_refused() {
+    use tract_onnx::pb::tensor_proto::DataType;
+    const LARGE: i64 = 1 << 40;
+    let branch = |own: i64| Onnx::new().integers("c", &[own]).node("Add", "wide c", "z").output_of("z", DataType::Int64, &[4]);
+    let model = Onnx::new().input_of("x", DataType::Int32, &[4]).input_of("choice", DataType::Bool, &[1]);
+    let model = model.node_with("Cast", "x", "wide", &[("to", &[7])]).node("If", "choice", "y");
+    let model = model.body("then_branch", branch(LARGE)).body("else_branch", branch(1)).output_of("y", DataType::Int64, &[4]);
+    let core = devices::core();
+    for device in DEVICES.into_iter().chain(["AUTO"]).filter(|device| *device == "AUTO" || is_here(device)) {
+        let read = core.read_model(ModelBytes::new(model.bytes())).unwrap();
+        match core.compile_model(&read, device, &Config::default()) {
+            Ok(compiled) => {
+                let request = compiled.create_infer_request().unwrap();
+                for (choice, added) in [(true, LARGE), (false, 1)] {
+                    let choice = Tensor::from_slice([1], &[choice]).unwrap();
+                    request.set_tensor("x", &Tensor::from_slice([4], &[1, 2, 3, -4_i32]).unwrap()).unwrap();
+                    request.set_tensor("choice", &choice).unwrap();
+                    request.infer(()).unwrap();
+                    let got = request.results().unwrap().view::<i64>(()).unwrap().to_vec();
+                    assert_eq!(got, [1, 2, 3, -4].map(|value| added + value), "{device}");
+                }
+            }
+            Err(error) => assert!(device == "CPU" || (device.starts_with("OPENVINO") && error.to_string().contains("`Add`")), "{error}"),
+        }
+    }
+}
+
+#[test]
 fn auto_skips_a_device_that_would_change_results_and_says_why() {
     if !is_here("OPENVINO.CPU") {
         return;

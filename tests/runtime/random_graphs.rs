@@ -8,7 +8,7 @@ use roiflow::runtime::{CompiledModel, Config, ModelBytes};
 use roiflow::tensor::Tensor;
 
 use crate::onnx::Onnx;
-use crate::support::{Random, is_here, values};
+use crate::support::{Random, Scratch, is_here, values};
 
 const DEVICES: [&str; 5] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU", "AUTO"];
 
@@ -47,6 +47,40 @@ fn check(model: &CompiledModel, inputs: &[Tensor], expected: &[Vec<f32>], what: 
     }
     request.infer(given).unwrap();
     same(&own, "outputs of the caller");
+}
+
+/// No operator reads one of the inputs, or only operators whose result is not an output read it.
+#[test]
+fn inputs_that_no_output_needs_are_inputs_of_the_compiled_model() {
+    let first = Onnx::new().input("unused", &[1, 2]).input("x", &[1, 4]);
+    let last = Onnx::new().input("x", &[1, 4]).input("unused", &[1, 2]);
+    let dead = Onnx::new().input("x", &[1, 4]).input("unused", &[1, 2]).node("Relu", "unused", "dead");
+    let open = Onnx::new().input("x", &[-1, 4]).input("unused", &[-1, 2]);
+    let scratch = Scratch::new("unused-inputs");
+    for (name, model) in [("first", first), ("last", last), ("dead", dead), ("open", open)] {
+        let model = model.node("Neg", "x", "y").output("y", &[-1, 4]);
+        let path = scratch.file(&format!("{name}.onnx"), model.bytes());
+        let core = devices::core();
+        for device in devices_here() {
+            for (source, read) in [("file", core.read_model(&path)), ("bytes", core.read_model(ModelBytes::new(model.bytes())))] {
+                let compiled = match core.compile_model(&read.unwrap(), device, &Config::default()) {
+                    Ok(compiled) => compiled,
+                    // OpenVINO's HETERO gives the compiled model another output.
+                    Err(error) if device.contains("HETERO") && error.to_string().contains("expected 1 outputs") => continue,
+                    Err(error) => panic!("{name}, {source}, {device}: {error}"),
+                };
+                let names: Vec<_> = compiled.inputs().iter().map(|port| port.name().to_owned()).collect();
+                assert!(names.iter().any(|name| name == "x") && names.iter().any(|name| name == "unused"), "{device}: {names:?}");
+                let request = compiled.create_infer_request().unwrap();
+                request.set_tensor("x", &Tensor::from_slice([1, 4], &[1.0, 2.0, -3.0, 4.0_f32]).unwrap()).unwrap();
+                request.set_tensor("unused", &Tensor::from_slice([1, 2], &[8.0, 9.0_f32]).unwrap()).unwrap();
+                for _ in 0..2 {
+                    request.infer(()).unwrap();
+                    assert_eq!(values(&request.output_tensor(0).unwrap()), [-1.0, -2.0, 3.0, -4.0], "{name}, {source}, {device}");
+                }
+            }
+        }
+    }
 }
 
 /// An output is an input, or becomes one when the engine folds the graph. Two outputs have one value.

@@ -67,6 +67,14 @@ impl Onnx {
         self
     }
 
+    /// Gives the last operator a graph of its own, such as a branch of `If`.
+    pub fn body(mut self, name: &str, body: Self) -> Self {
+        let attribute =
+            pb::AttributeProto { name: name.to_owned(), r#type: AttributeType::Graph as i32, g: Some(body.0), ..Default::default() };
+        self.0.node.last_mut().expect("an operator").attribute.push(attribute);
+        self
+    }
+
     pub fn floats(mut self, name: &str, dims: &[i64], values: &[f32]) -> Self {
         let raw_data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.0.initializer.push(tensor(name, DataType::Float, dims, raw_data));

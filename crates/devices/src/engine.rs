@@ -85,7 +85,7 @@ pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
     for (kind, got, expected) in [("inputs", &file.inputs, &read.inputs), ("outputs", &file.outputs, &read.outputs)] {
         let (got, expected) = (got.len(), expected.len());
         if got != expected {
-            return Err(format!("the file changed after it was read: expected {expected} {kind}, got {got}; read the model again"));
+            return Err(format!("expected {expected} {kind}, as read before, got {got}; if the file changed, read the model again"));
         }
     }
     Ok(())

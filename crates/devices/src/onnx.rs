@@ -34,7 +34,7 @@ const TENSOR_OTHER_FILE: u64 = 13;
 const TENSOR_LOCATION: u64 = 14;
 const TENSOR_BYTES: u64 = 9;
 /// Maximum depth of messages inside messages: each graph inside another graph takes three.
-const MAX_DEPTH: usize = 50;
+pub(crate) const MAX_DEPTH: usize = 50;
 // Field numbers of `TensorProto` for the values of the tensor, as numbers of one type or as bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
@@ -64,6 +64,41 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<V
         .map(|()| Change::Written),
         _ => Ok(Change::Keep),
     })?;
+    Ok(Some(changed))
+}
+
+/// Returns the model with an operator for each input that no operator reads, or `None` if there is no such input.
+///
+/// # Errors
+/// Returns an error if the bytes are not a valid message.
+#[cfg(feature = "openvino")]
+pub fn with_all_inputs_read(model: &[u8]) -> EngineResult<Option<Vec<u8>>> {
+    let graph = crate::graph::onnx::read(model, &[])?;
+    let mut unread = Vec::new();
+    for message in messages(model, MODEL_GRAPH)? {
+        for input in messages(message, GRAPH_INPUT)? {
+            let name = String::from_utf8_lossy(text(input, VALUE_NAME)?).into_owned();
+            if !graph.reads(&name) && !graph.constants.contains_key(&name) {
+                unread.push(name);
+            }
+        }
+    }
+    if unread.is_empty() {
+        return Ok(None);
+    }
+    // A message that occurs twice has the fields of both.
+    let mut changed = model.to_vec();
+    let in_graph = begin_message(MODEL_GRAPH, &mut changed);
+    for name in unread {
+        let in_node = begin_message(GRAPH_NODE, &mut changed);
+        for (number, text) in [(1, &*name), (2, &*format!("{name}, read by no operator")), (4, "Identity")] {
+            let at = begin_message(number, &mut changed);
+            changed.extend_from_slice(text.as_bytes());
+            end_message(at, &mut changed);
+        }
+        end_message(in_node, &mut changed);
+    }
+    end_message(in_graph, &mut changed);
     Ok(Some(changed))
 }
 

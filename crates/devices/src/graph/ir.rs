@@ -6,6 +6,7 @@ use roxmltree::{Document, Node as Element};
 
 use super::onnx::extent_of;
 use super::{Constant, Extents, Graph, MAX_VALUES, Node, beyond_32_bits};
+use crate::onnx::MAX_DEPTH;
 use crate::runtime::Port;
 
 /// Operators of OpenVINO whose name in ONNX differs.
@@ -47,18 +48,25 @@ const NAMES: [(&str, &str); 35] = [
     ("PReLU", "PRelu"),
 ];
 
+/// The graphs inside `TensorIterator`, `Loop` and `If`.
+const BODIES: [&str; 3] = ["body", "then_body", "else_body"];
+
 /// Returns the bytes of the .bin file from an offset on, with this length; `None` if the file has no such bytes.
 pub type Weights<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
 
 /// Reads the graph of a model; `None` if the text is not an IR. `text` is the XML file. Of the weights, reads only whole numbers and small
 /// constants.
 pub fn read(text: &str, weights: Weights<'_>, inputs: &[Port]) -> Option<Graph> {
-    graph_of(&Document::parse(text).ok()?, weights, inputs)
+    graph_of(Document::parse(text).ok()?.root_element(), weights, Some(inputs), 0)
 }
 
-fn graph_of(document: &Document<'_>, weights: Weights<'_>, ports: &[Port]) -> Option<Graph> {
+/// Reads the layers and edges of a model or of a body, which has no ports of its own.
+fn graph_of(element: Element<'_, '_>, weights: Weights<'_>, ports: Option<&[Port]>, depth: usize) -> Option<Graph> {
+    if depth == MAX_DEPTH {
+        return None;
+    }
     let child = |node: Element<'_, '_>, name: &str| node.children().find(|child| child.has_tag_name(name)).map(|child| child.id());
-    let part = |name| document.get_node(child(document.root_element(), name)?);
+    let part = |name| element.document().get_node(child(element, name)?);
     // The name of the output at which each input begins.
     let mut sources: HashMap<(&str, &str), String> = HashMap::new();
     for edge in part("edges")?.children().filter(Element::is_element) {
@@ -66,14 +74,14 @@ fn graph_of(document: &Document<'_>, weights: Weights<'_>, ports: &[Port]) -> Op
         sources.insert((edge.attribute("to-layer")?, edge.attribute("to-port")?), from);
     }
     let mut graph = Graph::default();
-    let mut ports = ports.iter();
+    let mut ports = ports.map(|ports| ports.iter());
     // The extents in the file are valid only for the input shapes in the file.
     let mut is_reshaped = false;
     for layer in part("layers")?.children().filter(Element::is_element) {
         let id = layer.attribute("id")?;
-        let data = child(layer, "data").and_then(|data| document.get_node(data));
+        let data = child(layer, "data").and_then(|data| element.document().get_node(data));
         let side = |name: &str| {
-            let side = child(layer, name).and_then(|side| document.get_node(side));
+            let side = child(layer, name).and_then(|side| element.document().get_node(side));
             side.into_iter().flat_map(|side| side.children()).filter(|port| port.has_tag_name("port")).collect::<Vec<_>>()
         };
         let source = |port: Element<'_, '_>| sources.get(&(id, port.attribute("id")?)).cloned();
@@ -84,8 +92,9 @@ fn graph_of(document: &Document<'_>, weights: Weights<'_>, ports: &[Port]) -> Op
             dims.map(|dim| dim.text().and_then(|extent| extent.trim().parse::<i64>().ok()).unwrap_or(-1)).collect::<Vec<_>>()
         });
         match layer.attribute("type")? {
+            "Parameter" if ports.is_none() => graph.inputs.extend(outputs.into_iter().map(|name| (name, Vec::new()))),
             "Parameter" => {
-                let inner: Extents = ports.next()?.shape.dims().iter().skip(1).map(extent_of).collect();
+                let inner: Extents = ports.as_mut()?.next()?.shape.dims().iter().skip(1).map(extent_of).collect();
                 is_reshaped |= !dims?.iter().skip(1).map(|dim| (*dim >= 0).then_some(*dim)).eq(inner.iter().copied());
                 graph.inputs.extend(outputs.into_iter().map(|name| (name, inner.clone())));
             }
@@ -98,7 +107,9 @@ fn graph_of(document: &Document<'_>, weights: Weights<'_>, ports: &[Port]) -> Op
                 let dims = dims.filter(|_| !is_reshaped);
                 let node = node_of(operator, data, inputs.clone(), outputs.clone(), dims, &graph.constants);
                 let opaque = || Node { operator: name_of(operator), inputs, outputs, is_opaque: true, ..Node::default() };
-                graph.nodes.push(node.unwrap_or_else(opaque));
+                let bodies = layer.children().filter(|part| BODIES.contains(&part.tag_name().name()));
+                let bodies = bodies.map(|body| graph_of(body, weights, None, depth + 1)).collect::<Option<Vec<_>>>()?;
+                graph.nodes.push(Node { bodies, ..node.unwrap_or_else(opaque) });
             }
         }
     }
@@ -159,7 +170,7 @@ fn node_of(
         _ => {}
     }
     let extents = dims.filter(|dims| !dims.is_empty()).map(|dims| dims[1..].iter().map(|dim| (*dim >= 0).then_some(*dim)).collect());
-    Some(Node { operator: name, inputs, outputs, attributes, extents, is_opaque: false })
+    Some(Node { operator: name, inputs, outputs, attributes, extents, is_opaque: false, bodies: Vec::new() })
 }
 
 fn constant_of(data: Element<'_, '_>, dims: Vec<i64>, weights: Weights<'_>) -> Constant {

@@ -1,8 +1,7 @@
 //! Graphs of models, as far as roiflow must know them: whether batch items are independent (`rows`), and constants that an engine would
 //! narrow ([`Graph::integer_beyond_32_bits`]).
 //!
-//! `onnx` and `ir` read the graphs of the two formats. Both use the operator names of ONNX. Only the outermost graph is read: graphs inside
-//! operators such as `If` are not.
+//! `onnx` and `ir` read the graphs of the two formats. Both use the operator names of ONNX.
 
 #[cfg(feature = "openvino")]
 pub mod ir;
@@ -25,6 +24,8 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The constants, such as weights, by name.
     pub constants: HashMap<String, Constant>,
+    /// The graphs of the model's own operators (functions).
+    pub functions: Vec<Graph>,
 }
 
 /// Extents of axes; `None` if an extent is not known.
@@ -45,6 +46,8 @@ pub struct Node {
     pub extents: Option<Extents>,
     /// Whether the operator is not one of ONNX, or differs from it. The name and the inputs are known, but not what it computes.
     pub is_opaque: bool,
+    /// The graphs inside the operator, such as the branches of `If`. They may read all values that are computed before the operator.
+    pub bodies: Vec<Graph>,
 }
 
 /// A value that does not depend on the inputs.
@@ -67,6 +70,11 @@ pub struct LargeInteger<'a> {
     pub value: i64,
 }
 
+/// The inputs that are limits and may have any value, and the operators that only move the values of their first input.
+const LIMITS: [(&str, usize); 6] =
+    [("Slice", 1), ("Slice", 2), ("StridedSlice", 1), ("StridedSlice", 2), ("Loop", 0), ("NonMaxSuppression", 2)];
+const MOVES_FIRST: [&str; 9] = ["Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Slice", "StridedSlice", "Gather", "Transpose"];
+
 impl Graph {
     /// Returns the first constant with a whole number beyond 32 bits that changes the result if an engine computes in 32 bits. A limit of
     /// `Slice`, or of a number of boxes or iterations, may have any value. `Clip`, `Min` and `Max` may have the largest number of 64 bits as
@@ -75,14 +83,28 @@ impl Graph {
     /// A number may pass through operators such as `Unsqueeze` that only move it. The operator that uses it then decides. `narrows` has the
     /// operators among them that the engine computes in 32 bits.
     pub fn integer_beyond_32_bits(&self, narrows: &[&str]) -> Option<LargeInteger<'_>> {
-        const LIMITS: [(&str, usize); 6] =
-            [("Slice", 1), ("Slice", 2), ("StridedSlice", 1), ("StridedSlice", 2), ("Loop", 0), ("NonMaxSuppression", 2)];
-        const MOVES_FIRST: [&str; 9] =
-            ["Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Slice", "StridedSlice", "Gather", "Transpose"];
-        let mut large: HashMap<&str, i64> = HashMap::new();
+        let found = self.large_values(&HashMap::new(), narrows).and_then(|large| match self.large_output(&large) {
+            Some(value) => Err(LargeInteger { operator: "Result", value }),
+            None => Ok(large),
+        });
+        let in_functions = || self.functions.iter().find_map(|function| function.large_values(&HashMap::new(), narrows).err());
+        found.err().or_else(in_functions)
+    }
+
+    /// Returns the values of this graph, and those of `outer` that it may read, that have such a number.
+    ///
+    /// # Errors
+    /// Returns the first number whose operator does not allow it.
+    fn large_values<'a>(&'a self, outer: &HashMap<&'a str, i64>, narrows: &[&str]) -> Result<HashMap<&'a str, i64>, LargeInteger<'a>> {
+        let mut large = outer.clone();
         large.extend(self.constants.iter().filter_map(|(name, constant)| Some((&**name, constant.beyond_32_bits?))));
         for node in &self.nodes {
             let operator = &*node.operator;
+            for body in &node.bodies {
+                if let Some(value) = body.large_output(&body.large_values(&large, narrows)?) {
+                    large.extend(node.outputs.iter().map(|output| (&**output, value)));
+                }
+            }
             for (input_idx, name) in node.inputs.iter().enumerate() {
                 let Some(&value) = large.get(&**name) else { continue };
                 let is_unlimited = is_limit(value) && ["Clip", "Min", "Max"].contains(&operator);
@@ -90,12 +112,22 @@ impl Graph {
                 if moves && !narrows.contains(&operator) {
                     large.extend(node.outputs.iter().map(|output| (&**output, value)));
                 } else if !is_unlimited && !LIMITS.contains(&(operator, input_idx)) {
-                    return Some(LargeInteger { operator, value });
+                    return Err(LargeInteger { operator, value });
                 }
             }
         }
-        let output = self.outputs.iter().find_map(|name| large.get(&**name));
-        output.map(|&value| LargeInteger { operator: "Result", value })
+        Ok(large)
+    }
+
+    /// Returns whether an operator reads this value, or it is an output.
+    #[cfg(feature = "openvino")]
+    pub fn reads(&self, name: &str) -> bool {
+        let reads = |node: &Node| node.inputs.iter().any(|input| input == name) || node.bodies.iter().any(|body| body.reads(name));
+        self.outputs.iter().any(|output| output == name) || self.nodes.iter().any(reads)
+    }
+
+    fn large_output(&self, large: &HashMap<&str, i64>) -> Option<i64> {
+        self.outputs.iter().find_map(|name| large.get(&**name).copied())
     }
 }
 
@@ -137,6 +169,13 @@ mod tests {
         assert_eq!(found(vec![node("Min", &["x", "c0"], "y")], &[i64::MAX], &[]), None);
         let two = vec![node("Min", &["x", "c0"], "z"), node("Expand", &["z", "c1"], "y")];
         assert_eq!(found(two, &[i64::MAX, 1 << 41], &[]), Some("Expand".to_owned()));
+        let of_body = |body: Graph, last: Node| vec![Node { bodies: vec![body], ..node("If", &["x"], "inner") }, last];
+        let body = |nodes: Vec<Node>, output: &str| Graph { nodes, outputs: vec![output.to_owned()], ..Graph::default() };
+        let adds = body(vec![node("Add", &["x", "c0"], "z")], "z");
+        assert_eq!(found(of_body(adds, node("Relu", &["inner"], "y")), &[i64::MAX], &[]), Some("Add".to_owned()));
+        let moves = || body(vec![node("Identity", &["c0"], "z")], "z");
+        assert_eq!(found(of_body(moves(), node("Slice", &["x", "zero", "inner"], "y")), &[1 << 40], &[]), None);
+        assert_eq!(found(of_body(moves(), node("Mul", &["x", "inner"], "y")), &[1 << 40], &[]), Some("Mul".to_owned()));
         assert_eq!(beyond_32_bits(&[1, i64::MAX, 1 << 40]), Some(1 << 40));
         assert_eq!(beyond_32_bits(&[i32::MAX.into(), i32::MIN.into()]), None);
     }

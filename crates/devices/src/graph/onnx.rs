@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use super::{Constant, Graph, MAX_VALUES, Node, beyond_32_bits};
 use crate::engine::EngineResult;
-use crate::onnx::{Content, Field, MODEL_GRAPH, is_of_onnx, messages, text};
+use crate::onnx::{Content, Field, MAX_DEPTH, MODEL_GRAPH, is_of_onnx, messages, text};
 use crate::runtime::{Dim, Port};
 
-// Field numbers of `GraphProto`, `NodeProto`, `AttributeProto`, `TensorProto` and `OperatorSetIdProto`.
+// Field numbers of `GraphProto`, `NodeProto`, `AttributeProto`, `TensorProto`, `SparseTensorProto`, `FunctionProto` and `ModelProto`.
 const GRAPH_NODE: u64 = 1;
 const GRAPH_INITIALIZER: u64 = 5;
 const GRAPH_OUTPUT: u64 = 12;
+const GRAPH_SPARSE: u64 = 15;
 const NODE_INPUT: u64 = 1;
 const NODE_OUTPUT: u64 = 2;
 const NODE_OPERATOR: u64 = 4;
@@ -19,10 +20,13 @@ const NODE_DOMAIN: u64 = 7;
 const ATTRIBUTE_FLOAT: u64 = 2;
 const ATTRIBUTE_INT: u64 = 3;
 const ATTRIBUTE_TENSOR: u64 = 5;
+const ATTRIBUTE_GRAPH: u64 = 6;
 const ATTRIBUTE_FLOATS: u64 = 7;
 const ATTRIBUTE_TYPE: u64 = 20;
 const ATTRIBUTE_TYPE_INT: i64 = 2;
 const ATTRIBUTE_INTS: u64 = 8;
+const ATTRIBUTE_GRAPHS: u64 = 11;
+const ATTRIBUTE_SPARSE: u64 = 22;
 const TENSOR_DIMS: u64 = 1;
 const TENSOR_TYPE: u64 = 2;
 const TENSOR_FLOATS: u64 = 4;
@@ -31,7 +35,10 @@ const TENSOR_INTS64: u64 = 7;
 const TENSOR_UINTS64: u64 = 11;
 const TENSOR_NAME: u64 = 8;
 const TENSOR_RAW: u64 = 9;
+const SPARSE_VALUES: u64 = 1;
+const FUNCTION_NODE: u64 = 7;
 const MODEL_OPSET: u64 = 8;
+const MODEL_FUNCTION: u64 = 25;
 
 /// Reads the graph of a model. `inputs` has the ports of the model.
 ///
@@ -45,31 +52,57 @@ pub fn read(model: &[u8], inputs: &[Port]) -> EngineResult<Graph> {
     let opset = messages(model, MODEL_OPSET)?.into_iter().filter(|opset| text(opset, 1).is_ok_and(is_of_onnx));
     let opset = opset.filter_map(|opset| numbers(opset, 2).ok()?.last().copied()).max().unwrap_or(1);
     for message in messages(model, MODEL_GRAPH)? {
-        for tensor in messages(message, GRAPH_INITIALIZER)? {
-            graph.constants.insert(string(text(tensor, TENSOR_NAME)?), constant_of(tensor)?);
+        add_graph(&mut graph, message, opset, 0)?;
+    }
+    for function in messages(model, MODEL_FUNCTION)? {
+        let mut inner = Graph::default();
+        for node in messages(function, FUNCTION_NODE)? {
+            add_node(&mut inner, node, opset, 0)?;
         }
-        for output in messages(message, GRAPH_OUTPUT)? {
-            graph.outputs.push(string(text(output, 1)?));
-        }
-        for node in messages(message, GRAPH_NODE)? {
-            add_node(&mut graph, node, opset)?;
-        }
+        graph.functions.push(inner);
     }
     Ok(graph)
+}
+
+fn add_graph(graph: &mut Graph, message: &[u8], opset: i64, depth: usize) -> EngineResult<()> {
+    if depth == MAX_DEPTH {
+        return Err(format!("expected at most {MAX_DEPTH} graphs inside each other"));
+    }
+    for tensor in messages(message, GRAPH_INITIALIZER)? {
+        graph.constants.insert(string(text(tensor, TENSOR_NAME)?), constant_of(tensor)?);
+    }
+    for tensor in messages(message, GRAPH_SPARSE)? {
+        // The values have the name of the whole tensor.
+        let name = string(text(text(tensor, SPARSE_VALUES)?, TENSOR_NAME)?);
+        graph.constants.insert(name, sparse_constant_of(tensor)?);
+    }
+    for output in messages(message, GRAPH_OUTPUT)? {
+        graph.outputs.push(string(text(output, 1)?));
+    }
+    for node in messages(message, GRAPH_NODE)? {
+        add_node(graph, node, opset, depth)?;
+    }
+    Ok(())
 }
 
 pub(super) fn extent_of(dim: &Dim) -> Option<i64> {
     if let Dim::Fixed(extent) = dim { i64::try_from(*extent).ok() } else { None }
 }
 
-fn add_node(graph: &mut Graph, node: &[u8], opset: i64) -> EngineResult<()> {
+fn add_node(graph: &mut Graph, node: &[u8], opset: i64, depth: usize) -> EngineResult<()> {
     let names = |number| messages(node, number).map(|names| names.into_iter().map(string).collect::<Vec<_>>());
     let (domain, operator) = (text(node, NODE_DOMAIN)?, text(node, NODE_OPERATOR)?);
     let (inputs, outputs) = (names(NODE_INPUT)?, names(NODE_OUTPUT)?);
     let mut attributes = HashMap::from([("opset".to_owned(), vec![opset])]);
     let mut constant = None;
+    let mut bodies = Vec::new();
     for attribute in messages(node, NODE_ATTRIBUTE)? {
-        let tensors = messages(attribute, ATTRIBUTE_TENSOR)?;
+        for body in [messages(attribute, ATTRIBUTE_GRAPH)?, messages(attribute, ATTRIBUTE_GRAPHS)?].concat() {
+            let mut inner = Graph::default();
+            add_graph(&mut inner, body, opset, depth + 1)?;
+            bodies.push(inner);
+        }
+        let (tensors, sparse) = (messages(attribute, ATTRIBUTE_TENSOR)?, messages(attribute, ATTRIBUTE_SPARSE)?);
         let mut integers = numbers(attribute, ATTRIBUTE_INTS)?;
         integers.extend(numbers(attribute, ATTRIBUTE_INT)?);
         // Some writers leave out the value 0.
@@ -79,9 +112,10 @@ fn add_node(graph: &mut Graph, node: &[u8], opset: i64) -> EngineResult<()> {
         attributes.insert(string(text(attribute, 1)?), integers.clone());
         let floats: Vec<f64> =
             [ATTRIBUTE_FLOAT, ATTRIBUTE_FLOATS].map(|number| floats(attribute, number)).into_iter().flatten().flatten().collect();
-        constant = Some(match tensors.last() {
-            Some(tensor) => constant_of(tensor)?,
-            None => {
+        constant = Some(match (tensors.last(), sparse.last()) {
+            (Some(tensor), _) => constant_of(tensor)?,
+            (None, Some(tensor)) => sparse_constant_of(tensor)?,
+            (None, None) => {
                 let values = if floats.is_empty() { integers.iter().map(|value| *value as f64).collect() } else { floats };
                 let dims = if values.len() == 1 { None } else { Some(vec![values.len() as i64]) };
                 Constant { dims, values: Some(values), beyond_32_bits: beyond_32_bits(&integers) }
@@ -94,7 +128,7 @@ fn add_node(graph: &mut Graph, node: &[u8], opset: i64) -> EngineResult<()> {
         }
         _ => {
             let is_opaque = !is_of_onnx(domain);
-            graph.nodes.push(Node { operator: string(operator), inputs, outputs, attributes, extents: None, is_opaque });
+            graph.nodes.push(Node { operator: string(operator), inputs, outputs, attributes, extents: None, is_opaque, bodies });
         }
     }
     Ok(())
@@ -135,6 +169,11 @@ fn constant_of(tensor: &[u8]) -> EngineResult<Constant> {
     }
     let values = Some(values).filter(|values| values.len() <= MAX_VALUES && len == Some(values.len()));
     Ok(Constant { dims: Some(dims), values, beyond_32_bits: beyond_32_bits(&integers) })
+}
+
+/// Returns whether a sparse tensor has a large number. Its shape and its zeros are not read.
+fn sparse_constant_of(tensor: &[u8]) -> EngineResult<Constant> {
+    Ok(Constant { beyond_32_bits: constant_of(text(tensor, SPARSE_VALUES)?)?.beyond_32_bits, ..Constant::default() })
 }
 
 /// Returns the whole numbers of a field, which may be packed.

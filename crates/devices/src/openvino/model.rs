@@ -488,7 +488,10 @@ impl<'a> ReadModel<'a> {
                     onnx::check_whole(bytes.model())?;
                 }
                 let weights = bytes.weights().filter(|weights| !weights.is_empty()).map(|weights| api.tensor_of(weights)).transpose()?;
-                let (text, n_bytes) = (bytes.model().as_ptr().cast(), bytes.model().len());
+                // If the library reads ONNX from memory, it drops inputs that no operator reads.
+                let changed = other_format(source).is_none().then(|| onnx::with_all_inputs_read(bytes.model()).ok().flatten()).flatten();
+                let model_bytes = changed.as_deref().unwrap_or(bytes.model());
+                let (text, n_bytes) = (model_bytes.as_ptr().cast(), model_bytes.len());
                 let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
                 let read = api.functions.ov_core_read_model_from_memory_buffer;
                 // SAFETY: the core is never freed, and the result pointer is valid. The library copies the `n_bytes` bytes. The weights

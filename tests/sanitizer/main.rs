@@ -1,4 +1,4 @@
-//! The tests that need no engine, under the address sanitizer.
+//! The tests that need no engine, under a sanitizer.
 
 #[path = "../support/decoders.rs"]
 mod decoders;

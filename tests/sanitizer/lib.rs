@@ -1,4 +1,4 @@
-//! The code that the address sanitizer checks. Modules have the same names as in roiflow. The only device is NULL.
+//! The code that the sanitizers check. Modules have the same names as in roiflow. The only device is NULL.
 
 pub use roiflow_runtime::{self as runtime, inputs};
 pub use roiflow_tensor as tensor;
