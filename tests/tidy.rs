@@ -214,6 +214,28 @@ fn the_documentation_lists_the_environment_variables() {
 }
 
 #[test]
+fn guide_for_dl_streamer_denies_nothing_that_roiflow_has() {
+    let page = read(&root().join("docs/howto/from-dlstreamer.md"));
+    let docs = |name: &str| read(&root().join("docs").join(name));
+    let schemes = docs("howto/publish-results.md");
+    let tables = [
+        ("## Properties of `gvadetect` and `gvaclassify`", docs("reference/roidetect.md")),
+        ("## Properties of `gvatrack`", docs("reference/roitrack.md")),
+        ("## Properties of `gvametaconvert` and `gvametapublish`", docs("reference/roipublish.md")),
+    ];
+    check(tables.iter().flat_map(|(heading, properties)| {
+        let table = page.split_once(heading).expect(heading).1.split("\n## ").next().unwrap_or_default();
+        let denied = table.lines().filter(|row| row.split('|').nth(2).is_some_and(|roiflow| roiflow.trim_start().starts_with("none")));
+        let names = denied.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
+        let has = |name: &&str| {
+            let (name, value) = name.split_once('=').unwrap_or((name, "-"));
+            properties.contains(&format!("| `{name}` |")) && value == "-" || schemes.contains(&format!("`{value}://"))
+        };
+        names.filter(has).map(|name| format!("from-dlstreamer.md: roiflow has `{name}`")).collect::<Vec<_>>()
+    }));
+}
+
+#[test]
 fn every_promise_of_the_guide_names_its_test() {
     let page = read(&root().join("docs/inference-requests.md"));
     let chapter = page.split("## ").find(|chapter| chapter.starts_with("What cannot go wrong")).expect("the guide has this chapter");
