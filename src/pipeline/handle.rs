@@ -230,21 +230,9 @@ impl PipelineHandle {
         self.0.board.lock().get(&stream).map(|entry| entry.status)
     }
 
-    /// Returns the measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
+    /// Returns the measurements of a stream so far, also of a stream that has failed. `None` if the handle does not have this stream.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
-        let (mut stats, meter) = {
-            let entries = self.0.board.lock();
-            let entry = entries.get(&stream)?;
-            match &entry.outcome {
-                Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
-                // The status has the time of the current outage.
-                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.clone() }, meter.clone()),
-            }
-        };
-        if let Some(meter) = meter {
-            stats.continue_with(&meter.stats(false));
-        }
-        Some(stats)
+        self.0.board.stats(stream)
     }
 
     /// Returns the measurements of a stream so far, without the list of latencies. So this call takes the same time for long and short
@@ -254,7 +242,7 @@ impl PipelineHandle {
             let entries = self.0.board.lock();
             let entry = entries.get(&stream)?;
             match &entry.outcome {
-                Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.counters()),
+                Outcome::Ended(ended) => return Some(ended.stats().counters()),
                 Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.counters() }, meter.clone()),
             }
         };
@@ -317,7 +305,7 @@ impl PipelineHandle {
         loop {
             match entries.get(&stream) {
                 None => return Err(Error::usage("the stream was removed, or belongs to another handle; expected one of `streams`")),
-                Some(Entry { outcome: Outcome::Ended(ended), .. }) => return ended.clone(),
+                Some(Entry { outcome: Outcome::Ended(ended), .. }) => return ended.clone().result(),
                 Some(_) => entries = self.0.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -377,7 +365,31 @@ enum Outcome {
         past: Stats,
         meter: Option<Arc<Meter>>,
     },
-    Ended(Result<Ending>),
+    Ended(Ended),
+}
+
+/// How a stream has ended.
+#[derive(Debug, Clone)]
+enum Ended {
+    Well(Ending),
+    /// The error, and the measurements until then.
+    Failed(Error, Box<Stats>),
+}
+
+impl Ended {
+    fn result(self) -> Result<Ending> {
+        match self {
+            Self::Well(ending) => Ok(ending),
+            Self::Failed(error, _) => Err(error),
+        }
+    }
+
+    fn stats(&self) -> &Stats {
+        match self {
+            Self::Well(ending) => &ending.stats,
+            Self::Failed(_, stats) => stats,
+        }
+    }
 }
 
 impl Board {
@@ -451,11 +463,32 @@ impl Board {
         let _sent = self.events.send(StreamEvent { stream, event });
     }
 
+    /// Returns the measurements of a stream; `None` if there is no such stream.
+    fn stats(&self, stream: StreamId) -> Option<Stats> {
+        let (mut stats, meter) = {
+            let entries = self.lock();
+            let entry = entries.get(&stream)?;
+            match &entry.outcome {
+                Outcome::Ended(ended) => return Some(ended.stats().clone()),
+                // The status has the time of the current outage.
+                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.clone() }, meter.clone()),
+            }
+        };
+        if let Some(meter) = meter {
+            stats.continue_with(&meter.stats(false));
+        }
+        Some(stats)
+    }
+
     /// Records the result of a stream.
     pub(super) fn end(&self, stream: StreamId, ended: Result<Ending>) {
+        let outcome = match ended.clone() {
+            Ok(ending) => Ended::Well(ending),
+            Err(error) => Ended::Failed(error, Box::new(self.stats(stream).unwrap_or_default())),
+        };
         let pending = self.lock().get_mut(&stream).map(|entry| {
             entry.status.phase = Phase::Ended;
-            std::mem::replace(&mut entry.outcome, Outcome::Ended(ended.clone()))
+            std::mem::replace(&mut entry.outcome, Outcome::Ended(outcome))
         });
         // Drop the pending outcome after the lock is released, because the drop may free elements.
         drop(pending);

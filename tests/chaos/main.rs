@@ -111,7 +111,6 @@ fn main() {
     let begin = Instant::now();
     let end = begin + duration;
     let (mut samples, mut n_faults, mut n_outages) = (Vec::new(), 0, 0);
-    let mut failed_at_start = Vec::new();
     std::thread::scope(|scope| {
         let (mut of_cameras, mut of_servers) = (Vec::new(), Vec::new());
         for ((idx, mut camera), stream) in (0..).zip(cameras).zip(streams.clone()) {
@@ -204,7 +203,7 @@ fn main() {
             match watch.watched(MAIN, format!("{name} ends"), || handle.wait(*stream)).map_err(|error| error.to_string()) {
                 Ok(_) => {}
                 // The run that measures the model has failed, so the stream has not begun.
-                Err(error) if error.contains(faulty::SCRIPTED) => failed_at_start.push(*stream),
+                Err(error) if error.contains(faulty::SCRIPTED) => println!("{name}: {error}"),
                 // The destinations still get a gap record for each lost result, and the file has all results.
                 Err(error) if error.contains("could not be written") => println!("{name}: {error}"),
                 Err(error) => violations.add(format!("{name}: {error}")),
@@ -217,13 +216,13 @@ fn main() {
     let n_restarts: u64 = streams.iter().filter_map(|stream| handle.status(*stream)).map(|status| status.n_restarts).sum();
     println!("slowest: {}", watch.slowest());
     println!("{n_faults} faults of cameras led to {n_restarts} attempts; {n_outages} outages of servers");
-    // A stream that has failed has no statistics. The number of frames in its file must then be that of all destinations.
+    // The statistics, the file and all destinations must have the same number of frames, also for a stream that has failed.
     let n_frames: Vec<u64> = streams
         .iter()
         .zip(&names)
         .map(|(stream, name)| {
             let counted = handle.counters(*stream).map(|stats| stats.n_frames);
-            check_file(&folder, name, counted.or_else(|| failed_at_start.contains(stream).then_some(0)), &violations)
+            check_file(&folder, name, counted, &violations)
         })
         .collect();
     for server in servers {
