@@ -1,5 +1,6 @@
 //! The class `CompiledModel`, and the state that it shares with its requests.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::IntoPyObjectExt;
@@ -33,6 +34,8 @@ pub struct Compiled {
     direct: Mutex<Vec<(usize, runtime::InferRequest)>>,
     /// The number of requests that were created for direct calls.
     n_direct: Mutex<usize>,
+    /// The largest number of input elements of a short run. A run with more elements may take longer.
+    pub n_elements_of_short_runs: AtomicUsize,
 }
 
 /// A model that is compiled for a device. `Core.compile_model` creates it.
@@ -49,7 +52,15 @@ impl CompiledModel {
         let inputs = ports_of(owner, true, model.inputs());
         let outputs = ports_of(owner, false, model.outputs());
         let output_objects = outputs.iter().map(|port| Py::new(py, ConstOutput(port.clone()))).collect::<PyResult<_>>()?;
-        let shared = Compiled { model, inputs, outputs, output_objects, direct: Mutex::default(), n_direct: Mutex::new(0) };
+        let shared = Compiled {
+            model,
+            inputs,
+            outputs,
+            output_objects,
+            direct: Mutex::default(),
+            n_direct: Mutex::new(0),
+            n_elements_of_short_runs: AtomicUsize::new(0),
+        };
         Ok(Self::of(Arc::new(shared)))
     }
 

@@ -1,7 +1,8 @@
 //! Synchronous runs, for which the caller waits, and their results.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,7 +16,7 @@ use crate::interrupted;
 use crate::package;
 use crate::runtime::{EndedRun, InferRequest, PreparedRun, Results};
 
-/// A limit for short runs. If the previous run took at least this time, the next run handles signals while it waits.
+/// A limit for short runs. If the previous run took at least this time, or had fewer elements, the next run handles signals while it waits.
 const SHORT_RUN: Duration = Duration::from_millis(20);
 
 /// Sets the inputs, runs the model and returns the results, as one atomic operation.
@@ -28,10 +29,15 @@ pub fn infer<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let latency = request.latest_latency();
     let prepared = request.prepare(inputs, false).or_raise()?;
-    let is_short = !latency.is_zero() && latency < SHORT_RUN;
+    let (n_elements, of_short_runs, begin) = (prepared.n_input_elements(), &compiled.n_elements_of_short_runs, Instant::now());
+    let is_no_larger = n_elements.is_some_and(|n_elements| n_elements <= of_short_runs.load(Ordering::Relaxed));
+    let is_short = !latency.is_zero() && latency < SHORT_RUN && is_no_larger;
     // Python handles signals only on the main thread. A short run, or a run on a different thread, needs no second thread.
     let ended = if is_short || !is_main(py) { detached(py, || prepared.run()) } else { run_aside(py, request, prepared)? };
     ended.outcome().map_err(raise)?;
+    if begin.elapsed() < SHORT_RUN && !is_no_larger {
+        of_short_runs.fetch_max(n_elements.unwrap_or(0), Ordering::Relaxed);
+    }
     results(py, compiled, &ended.results(), share_outputs)
 }
 

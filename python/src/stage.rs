@@ -20,6 +20,7 @@ use crate::image::frame_of;
 use crate::interpreter::{detached, drop_detached, wait_in_slices};
 use crate::results::PyResults;
 use crate::runtime::{self, ErrorKind};
+use crate::tensor::process::ProcessToken;
 
 /// A model with its preprocessing and decoding.
 #[pyclass(frozen, name = "_Stage", module = "roiflow._roiflow")]
@@ -232,10 +233,16 @@ impl PyStage {
 type Ended = runtime::Result<Arc<FrameResults>>;
 
 /// The state of a run. The Python object of the run shares it with the closure that ends the run.
-#[derive(Default)]
 struct State {
     ended: Mutex<Option<Ended>>,
     has_ended: Condvar,
+    process: ProcessToken,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { ended: Mutex::default(), has_ended: Condvar::new(), process: ProcessToken::current() }
+    }
 }
 
 impl State {
@@ -252,8 +259,14 @@ impl State {
         self.has_ended.notify_all();
     }
 
-    /// Waits for the end of the run, at most for `limit`. Returns `None` if the run has not ended by then.
+    /// Waits for the end of the run, at most for `limit`. Returns `None` if the run has not ended by then. Fails in a fork of the process that
+    /// started the run, which has none of the threads that compute.
     fn wait(&self, limit: Option<Duration>) -> Option<Ended> {
+        if !self.process.is_current() {
+            let message = "this process was forked while the run was pending: load the model in this process, or start the process with \
+                           `spawn` or `forkserver`";
+            return Some(Err(runtime::Error::new(ErrorKind::Unsupported, message)));
+        }
         let ended = self.ended.lock().unwrap();
         match limit {
             None => self.has_ended.wait_while(ended, |ended| ended.is_none()).unwrap().clone(),

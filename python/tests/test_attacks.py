@@ -344,6 +344,106 @@ def test_indices_may_be_written_while_a_run_reads_them(device, given):
     assert "[7. 7.]" in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize("device", engines())
+def test_outputs_that_are_indices_may_be_written_during_a_run(device):
+    """The output `i` is an index of the last operator. With the memory of `i` in use by the engine, a write is a segmentation fault."""
+    n = 256
+    products = [node("MatMul", f"{'m' if layer == 0 else f'm{layer - 1}'} w", f"m{layer}") for layer in range(12)]
+    path = save(
+        "output_indices",
+        [
+            node("Cast", "x", "i", to=TensorProto.INT64),
+            *products,
+            node("ReduceMean", "m11", "d", keepdims=0, axes=[1]),
+            node("Gather", "d i", "y"),
+        ],
+        [port("x", [n]), port("m", [n, n])],
+        [port("i", [n], TensorProto.INT64), port("y", [n])],
+        [constant("w", np.eye(n, dtype=np.float32))],
+    )
+    done = program(
+        f"""
+        import threading
+        import numpy as np
+        import roiflow as ov
+        request = ov.compile_model({str(path)!r}, "{device}").create_infer_request()
+        inputs = {{"x": np.zeros({n}, np.float32), "m": np.repeat(np.arange({n}, dtype=np.float32)[:, None], {n}, 1)}}
+        indices = request.get_output_tensor(0).data
+        over = False
+        def write():
+            while not over:
+                indices[:] = 1 << 40
+        writer = threading.Thread(target=write)
+        writer.start()
+        for _ in range(50):
+            request.infer(inputs)
+            assert not request.get_output_tensor(1).data.any()
+        over = True
+        writer.join()
+        print("right")
+        """
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "right"), done.stderr
+
+
+@pytest.mark.parametrize("device", engines())
+def test_counted_values_may_be_written_while_a_run_counts_them(device):
+    """Engines count the values that are not zero, and then write their positions."""
+    n = 1 << 18
+    nodes = [node("Reshape", "x shape", "row"), node("NonZero", "row", "y")]
+    path = save("counted", nodes, [port("x", [n])], [port("y", [1, None], TensorProto.INT64)], [constant("shape", [n], np.int64)])
+    done = program(
+        f"""
+        import threading
+        import numpy as np
+        import roiflow as ov
+        request = ov.compile_model({str(path)!r}, "{device}").create_infer_request()
+        x, over = np.zeros({n}, np.float32), False
+        def write():
+            while not over:
+                x[:] = 1
+                x[:] = 0
+        writer = threading.Thread(target=write)
+        writer.start()
+        for _ in range(150):
+            request.infer(x, share_inputs=True)
+        over = True
+        writer.join()
+        x[:] = 0
+        x[5] = 3
+        request.infer(x, share_inputs=True)
+        print(request.get_output_tensor().data)
+        """
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[[5]]"), done.stderr
+
+
+@pytest.mark.parametrize("device", engines())
+def test_runs_in_a_forked_child_work_or_fail(device):
+    done = program(
+        f"""
+        import os, sys
+        import numpy as np
+        import roiflow as ov
+        from models import relu
+        model = ov.compile_model(relu(), "{device}")
+        request, x = model.create_infer_request(), np.ones((1, 4), np.float32)
+        request.infer(x)
+        request.start_async(x); request.wait()
+        child = os.fork()
+        if child == 0:
+            for run in (lambda: request.infer(x), lambda: model(x), lambda: model.create_infer_request().infer(x)):
+                try:
+                    print("child", run()[0][0], flush=True)
+                except ov.Error as error:
+                    print("child", type(error).__name__, flush=True)
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert done.returncode == 0 and done.stdout.count("child") == 3 and done.stdout.strip().endswith("0"), done.stdout + done.stderr
+
+
 def test_classes_may_have_constructors_of_their_own():
     class Core(ov.Core):
         def __init__(self, name):

@@ -314,6 +314,28 @@ def test_ctrl_c_comes_out_within_a_second(where):
     assert float(done.stdout.split()[1]) < 2
 
 
+def test_ctrl_c_comes_out_of_a_run_that_is_longer_than_the_one_before():
+    """A short run handles no signals. A larger input may take longer."""
+    done = program(
+        f"""
+        import os, signal, threading, time
+        import numpy as np
+        import roiflow as ov, models
+        request = ov.Core().compile_model(models.open_chain(400), "CPU", {F32!r}).create_infer_request()
+        request.infer(models.slow_input()[:1])
+        request.infer(models.slow_input()[:1])
+        at = []
+        threading.Timer(0.5, lambda: (at.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+        try:
+            request.infer(np.concatenate([models.slow_input()] * 4))
+        except KeyboardInterrupt:
+            print("after", time.monotonic() - at[0])
+        """
+    )
+    assert "after" in done.stdout, done.stderr + done.stdout
+    assert float(done.stdout.split()[1]) < 2
+
+
 def test_the_callback_of_a_request_is_called_after_failed_and_canceled_runs():
     r, seen = request(models.two_open()), []
     r.set_callback(seen.append, 1)

@@ -54,6 +54,21 @@ pub fn try_enter() -> Result<Inside<'static>> {
     enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process is exiting; no more calls into engines are possible"))
 }
 
+/// Like [`try_enter`], for an engine that needs threads of its own also for a synchronous call.
+///
+/// # Errors
+/// Returns the errors of [`try_enter`]. Returns `Unsupported` in a fork of the process that first used an engine, because a fork lacks these
+/// threads.
+#[cfg(feature = "openvino")]
+pub fn try_enter_with_threads() -> Result<Inside<'static>> {
+    if is_fork() {
+        let message = "this process was forked from one that used the engine, and has none of its threads; start processes with `exec` \
+                       (in Python: with the start method `spawn` or `forkserver`)";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    try_enter()
+}
+
 /// Registers an exit handler that waits for calls inside engines. Must be called after each call that may have loaded a library or
 /// registered destructors. Exit handlers run in reverse order of registration, so this handler runs before those destructors.
 pub fn guard() {

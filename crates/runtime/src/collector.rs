@@ -59,6 +59,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::error::catch;
 use super::executor::{Executor, Task};
 use super::inputs::Inputs;
 use super::{Error, ErrorKind, InferRequest, Input, NodeTime, PortKey, Result};
@@ -429,7 +430,7 @@ impl Shared {
                     match here {
                         Here::Run(own_idx) if own_idx == seat_idx => own = Some(task),
                         Here::AnyRun if own.is_none() => own = Some(task),
-                        _ => self.resume.execute(task),
+                        _ => self.go_on(task),
                     }
                 }
                 None => {
@@ -444,6 +445,14 @@ impl Shared {
             }
         }
         if let Some(task) = own {
+            task.run();
+        }
+    }
+
+    /// Queues a task. If the executor panics, runs the task here, so that no run of the batch waits for ever.
+    fn go_on(&self, task: Arc<dyn Task>) {
+        if let Err(error) = catch(format_args!("the executor"), || self.resume.execute(task.clone())) {
+            tracing::warn!("{error}; a run of a batch goes on at another thread");
             task.run();
         }
     }
@@ -504,7 +513,7 @@ impl Shared {
         for task in tasks.drain(..) {
             match own {
                 None if self.ends_on_resume => own = Some(task),
-                _ => self.resume.execute(task),
+                _ => self.go_on(task),
             }
         }
         self.state.lock().unwrap().tasks = tasks;
@@ -534,7 +543,7 @@ impl Shared {
         let looks = std::mem::replace(&mut state.looks, true);
         drop(state);
         if !looks {
-            self.resume.execute(Arc::new(Look(self.clone())));
+            self.go_on(Arc::new(Look(self.clone())));
         }
     }
 
@@ -550,7 +559,7 @@ impl Shared {
         state.waiting.retain(|waiting| waiting.seat_idx != seat_idx);
         drop(state);
         if let Some(task) = task {
-            self.resume.execute(task);
+            self.go_on(task);
         }
     }
 

@@ -243,6 +243,12 @@ pub trait DeviceRequest: Send {
         false
     }
 
+    /// Returns whether the device may crash if other code writes this input during a run, although its values are no integers: it counts
+    /// or sorts the values, and relies on the result. A run then copies the input if other code may write it.
+    fn counts_with(&self, _port_idx: usize) -> bool {
+        false
+    }
+
     /// Returns the execution times of the model's nodes in the latest run.
     ///
     /// # Errors

@@ -136,6 +136,11 @@ impl InputSlot {
         }
     }
 
+    /// Returns the tensor that the next run reads; `None` if its shape is not known yet.
+    pub(super) fn given(&self) -> Option<&Tensor> {
+        if matches!(self.source, Source::Fill(_)) { None } else { self.tensor().ok() }
+    }
+
     /// Sets the source of the next run. Returns the previous source. The caller must drop it while no lock is held.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
@@ -399,7 +404,7 @@ impl InputSlot {
                 }
                 let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
-                if is_index(self.port.element) && tensor.is_written_by_others() {
+                if (is_index(self.port.element) || device.counts_with(self.device_idx)) && tensor.is_written_by_others() {
                     // Engines first check that an index is in range, and use it later. Other code could change the memory in between, so
                     // the engine gets a copy of the indices.
                     let shape = *bytes.layout().shape();
@@ -447,7 +452,7 @@ fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
 
 /// Returns whether engines may use values of this type as positions in memory, as ONNX's `Gather` does, or as a number of elements, as
 /// `Compress` does.
-fn is_index(element: ElementType) -> bool {
+pub fn is_index(element: ElementType) -> bool {
     matches!(element, ElementType::Bool | ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
 }
 

@@ -117,7 +117,10 @@ impl<T> Place<T> {
         loop {
             match state.0.take() {
                 Some(result) => return result,
-                None => state = self.arrived.wait(state).unwrap(),
+                None => {
+                    queue.check_process()?;
+                    state = self.arrived.wait(state).unwrap();
+                }
             }
         }
     }

@@ -45,6 +45,12 @@ impl PreparedRun {
         }
     }
 
+    /// Returns the number of elements of all inputs; `None` if an input is a batch of slices, or is made by a filler.
+    pub fn n_input_elements(&self) -> Option<usize> {
+        let inputs = self.body.as_ref().map_or(&[][..], |body| &body.io.inputs);
+        inputs.iter().map(|slot| Some(slot.given()?.shape().iter().product::<usize>())).sum()
+    }
+
     /// Runs on the calling thread, as [`InferRequest::infer`] does. The request stays busy for other callers until the [`EndedRun`] is
     /// dropped.
     pub fn run(mut self) -> EndedRun {

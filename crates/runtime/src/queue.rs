@@ -9,7 +9,7 @@
 use std::fmt;
 use std::ops::{Deref, Index};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -218,7 +218,16 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
                 let message = "the job completed inside the queue's own callback, which cannot be called again before it returns; start the job after the callback";
                 return Err(Error::new(ErrorKind::WouldDeadlock, message));
             }
-            let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
+            let mut callback = match callback.try_lock() {
+                Ok(callback) => callback,
+                Err(TryLockError::Poisoned(callback)) => callback.into_inner(),
+                // The callback may wait for a run that needs this thread.
+                Err(TryLockError::WouldBlock) => {
+                    _waits = Waits::lend()?;
+                    callback.lock().unwrap_or_else(PoisonError::into_inner)
+                }
+            };
             calling.store(this_thread(), Ordering::Release);
             let called = catch_unwind(AssertUnwindSafe(|| callback(request, user_data, result)));
             calling.store(0, Ordering::Release);
@@ -441,6 +450,11 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// running request fails with `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
+    }
+
+    /// Fails in a fork of the process that created the queue.
+    pub(super) fn check_process(&self) -> Result<()> {
+        self.shared.check_process()
     }
 
     /// Registers that the current thread blocks until one of the queue's jobs completes.

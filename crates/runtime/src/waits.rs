@@ -123,7 +123,7 @@ impl<'a> Waits<'a> {
     }
 
     /// Reports a wait to the pool of the current thread. Has no effect if the thread is not a worker, or is already in a reported wait.
-    fn lend() -> Result<Self> {
+    pub(super) fn lend() -> Result<Self> {
         let workers = with_here(|here| {
             if here.is_waiting.get() {
                 return None;

@@ -158,7 +158,7 @@ fn panics_leave_the_workers_alive() {
 }
 
 /// Returns a number of panics that is larger than the number of workers. If each panic ended a worker, no worker would be left.
-fn more_than_workers() -> usize {
+pub(super) fn more_than_workers() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }
 

@@ -9,6 +9,7 @@ use ndarray::arr2;
 use roiflow::runtime::queue::TryStartError;
 use roiflow::runtime::{AsyncInferQueue, ErrorKind, Input, Inputs, JobErrors, PortKey, RefusedJob};
 
+use super::panic::more_than_workers;
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
@@ -48,6 +49,31 @@ fn eight_jobs_run_on_four_requests() {
     assert_eq!(answers, (0..8).map(|job| (job, 2.0 * job as f32, true)).collect::<Vec<_>>());
     queue.wait_all().unwrap();
     assert!(queue.is_ready());
+}
+
+/// The callback of the first job waits for a run that is queued behind all jobs. The threads that complete these jobs wait for the callback.
+#[test]
+fn callback_that_changes_variables_may_wait_for_another_request() {
+    let (queue, gate) = gated_queue(more_than_workers());
+    let other = compile(doubling()).create_infer_request().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let mut n_calls = 0;
+    queue.set_callback_mut(move |_, _: (), result| {
+        result.unwrap();
+        n_calls += 1;
+        if n_calls == 1 {
+            other.start_async(row([1.0; 4])).unwrap();
+            other.wait().unwrap();
+        }
+        sender.send(n_calls).unwrap();
+    });
+    let n_jobs = queue.len();
+    for _ in 0..n_jobs {
+        queue.start_async(row([1.0; 4]), ()).unwrap();
+    }
+    gate.open();
+    in_time(move || queue.wait_all()).unwrap();
+    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), (1..=n_jobs).collect::<Vec<_>>());
 }
 
 /// Equivalent OpenVINO test: infer_queue_iteration.

@@ -65,7 +65,13 @@ impl OrtRequest {
             output_names: Pointers(model.output_names.iter().map(|name| name.as_ptr()).collect()),
             inputs: BoundValue::list(n_inputs),
             outputs: BoundValue::list(n_outputs),
-            in_place: model.info.outputs.iter().map(|port| port.shape.to_static().is_some() && !is_input(port)).collect(),
+            in_place: model
+                .info
+                .outputs
+                .iter()
+                .zip(&model.outputs_counted)
+                .map(|(port, is_counted)| port.shape.to_static().is_some() && !is_input(port) && !is_counted)
+                .collect(),
             input_values: Pointers(Vec::with_capacity(n_inputs)),
             output_values: Pointers(Vec::with_capacity(n_outputs)),
             interrupt: options.clone(),
@@ -183,6 +189,10 @@ impl DeviceRequest for OrtRequest {
             }
         }
         ran
+    }
+
+    fn counts_with(&self, port_idx: usize) -> bool {
+        self.model.inputs_counted.get(port_idx).is_some_and(|is_counted| *is_counted)
     }
 
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {

@@ -32,7 +32,7 @@ const MAX_BYTES_READ: u64 = 64 << 20;
 /// Reads the ports of a model, without compiling it.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     check_files(source)?;
-    let _inside = exit::try_enter()?;
+    let _inside = exit::try_enter_with_threads()?;
     let functions = &api.functions;
     let said = || -> EngineResult<ModelInfo> {
         check_is_ir(source)?;
@@ -61,10 +61,11 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
 fn check_files(source: &ModelSource) -> Result<()> {
     match (source, other_format(source)) {
         (ModelSource::File(path), None) => onnx::check_other_files(path),
-        (ModelSource::File(path), Some(IR)) => {
-            let weights = path.with_extension("bin");
-            // A model without weights has no such file.
-            if weights.symlink_metadata().is_ok() { files::open_regular(&weights, "weights file").map(drop) } else { Ok(()) }
+        (ModelSource::File(path), Some(_)) => {
+            // OpenVINO IR, and models of PaddlePaddle. A model without weights has no such file.
+            let mut weights = ["bin", "pdiparams"].map(|ending| path.with_extension(ending)).into_iter();
+            let exists = |weights: &PathBuf| weights.symlink_metadata().is_ok();
+            weights.try_for_each(|weights| if exists(&weights) { files::open_regular(&weights, "weights file").map(drop) } else { Ok(()) })
         }
         _ => Ok(()),
     }
@@ -206,13 +207,20 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         Ok((compiled, info))
     };
     check_files(source)?;
+    // The library reads the files itself, so a change can only be noticed afterwards.
+    let weights = |path: &Path| Parts::open(&path.with_extension("bin"), "weights file").ok();
+    let opened: Vec<Parts> = match source {
+        ModelSource::File(path) => std::iter::once(Parts::open(path, "model")?).chain(weights(path)).collect(),
+        _ => Vec::new(),
+    };
     let graph = graph_of(source, &read.inputs);
     if let Some(large) = graph.integer_beyond_32_bits(&[]) {
         return Err(integers::beyond_32_bits(name, source, &large));
     }
-    let _inside = exit::try_enter()?;
+    let _inside = exit::try_enter_with_threads()?;
     let compiled = compile();
     exit::guard();
+    opened.iter().try_for_each(Parts::check)?;
     let (compiled, mut info) = compiled.map_err(|why| refused(name, source, &why))?;
     take_names(&mut info.inputs, &read.inputs);
     take_names(&mut info.outputs, &read.outputs);
@@ -232,9 +240,21 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         true => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
     };
     let has_independent_rows = graph.has_independent_rows();
+    let (inputs_counted, outputs_counted) = (graph.inputs_counted(), graph.outputs_counted(&info));
     let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
     let rounds_to_not_run = own_name.contains("CPU");
-    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back, has_independent_rows });
+    let model = Arc::new(OpenVinoModel {
+        device,
+        api,
+        compiled,
+        info,
+        profiling,
+        rounds_to_not_run,
+        calls_back,
+        has_independent_rows,
+        inputs_counted,
+        outputs_counted,
+    });
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
@@ -419,6 +439,10 @@ pub(super) struct OpenVinoModel {
     /// Whether the device computes asynchronously, and calls back when a run is complete.
     pub(super) calls_back: bool,
     has_independent_rows: bool,
+    /// Whether the library counts the values of each input.
+    pub(super) inputs_counted: Vec<bool>,
+    /// Whether the library relies on the values of each output during a run.
+    pub(super) outputs_counted: Vec<bool>,
 }
 
 impl EngineModel for OpenVinoModel {

@@ -45,7 +45,7 @@ impl OpenVinoRequest {
         if let Some(completion) = &completion {
             engine.call_back(completion.clone())?;
         }
-        let in_place = in_place(&engine, &model.info)?;
+        let in_place = in_place(&engine, &model.info, &model.outputs_counted)?;
         let engine = Arc::new(engine);
         let (inputs, outputs) = (BoundValue::list(model.info.inputs.len()), BoundValue::list(model.info.outputs.len()));
         Ok(Self {
@@ -136,8 +136,9 @@ impl OpenVinoRequest {
 ///
 /// If an output is an input of the model, or becomes one when the library folds the graph, both have one tensor in the library. The same
 /// holds for two outputs with one value. Setting the tensor of the second port would replace the tensor of the first port: the library
-/// would no longer read the caller's input, or no longer write the first output. So such an output keeps the library's tensor.
-fn in_place(engine: &EngineRequest, info: &ModelInfo) -> EngineResult<Vec<bool>> {
+/// would no longer read the caller's input, or no longer write the first output. So such an output keeps the library's tensor. So does an
+/// output on whose values the library relies during the run (`are_counted`), because other code may write the tensor of the run.
+fn in_place(engine: &EngineRequest, info: &ModelInfo, are_counted: &[bool]) -> EngineResult<Vec<bool>> {
     let mut known = Vec::new();
     for (input_idx, port) in info.inputs.iter().enumerate() {
         if port.shape.to_static().is_some() {
@@ -151,7 +152,7 @@ fn in_place(engine: &EngineRequest, info: &ModelInfo) -> EngineResult<Vec<bool>>
         let data = engine.output(output_idx)?.data()?.0;
         let is_alone = !known.contains(&data);
         known.push(data);
-        Ok(is_alone)
+        Ok(is_alone && !are_counted[output_idx])
     };
     info.outputs.iter().enumerate().map(is_in_place).collect()
 }
@@ -164,7 +165,7 @@ impl DeviceRequest for OpenVinoRequest {
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let completion = self.completion.clone();
         if step_idx == 0 {
-            self.inside = Some(exit::try_enter()?);
+            self.inside = Some(exit::try_enter_with_threads()?);
             self.has_run = false;
             check_inputs(&self.model.info, io)?;
             self.place(io)?;
@@ -192,6 +193,10 @@ impl DeviceRequest for OpenVinoRequest {
         // A canceled run may still be active. Wait for its end, and discard its result.
         let _ended = self.take_outcome();
         self.inside = None;
+    }
+
+    fn counts_with(&self, port_idx: usize) -> bool {
+        self.model.inputs_counted.get(port_idx).is_some_and(|is_counted| *is_counted)
     }
 
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {
