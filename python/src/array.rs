@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 
 use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, npy_intp};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -201,19 +201,18 @@ pub fn cast<'py>(array: &Bound<'py, PyUntypedArray>, element: ElementType) -> Py
     Ok(copy.cast_into()?)
 }
 
-/// Converts an array to bfloat16. If its elements have two bytes, they are taken as the bits of bfloat16 values. Other elements are
-/// converted as numbers.
+/// Converts an array to bfloat16. The bits of float16, which NumPy has for bfloat16, and of types that NumPy does not know are taken as the
+/// bits of bfloat16 values. Other elements are converted as numbers.
 fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
-    if array.dtype().itemsize() == 2 {
+    if array.dtype().itemsize() == 2 && matches!(array.dtype().kind(), b'f' | b'V') {
         let dense = numpy_function(py, "ascontiguousarray")?.call1((array,))?;
         return Ok(dense.call_method1("view", ("float16",))?.call_method0("copy")?.cast_into()?);
     }
-    let floats = plain(&cast(array, ElementType::F32)?)?;
-    // SAFETY: the array is plain and has elements of type f32, so the slice covers exactly its memory. No other code has a reference to the
-    // array.
-    let values = unsafe { std::slice::from_raw_parts(data(&floats).cast::<f32>(), floats.len()) };
-    let bits = numpy::PyArray1::from_vec(py, crate::types::bf16_of(values));
+    // The class of the array may return anything.
+    let floats = cast(array, ElementType::F32)?.cast_into::<numpy::PyArrayDyn<f32>>()?;
+    let values = numpy_function(py, "ravel")?.call1((&floats,))?.cast_into::<numpy::PyArray1<f32>>()?.to_vec()?;
+    let bits = numpy::PyArray1::from_vec(py, crate::types::bf16_of(&values));
     let shape = pyo3::types::PyTuple::new(py, floats.shape())?;
     Ok(bits.call_method1("view", ("float16",))?.call_method1("reshape", (shape,))?.cast_into()?)
 }

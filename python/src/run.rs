@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -38,7 +39,10 @@ pub fn infer<'py>(
     if begin.elapsed() < SHORT_RUN && !is_no_larger {
         of_short_runs.fetch_max(n_elements.unwrap_or(0), Ordering::Relaxed);
     }
-    results(py, compiled, &ended.results(), share_outputs)
+    let arrays = arrays(py, &ended.results(), share_outputs)?;
+    // The request becomes idle before Python code runs: a signal handler may wait for it.
+    drop(ended);
+    with_ports(py, compiled, arrays)
 }
 
 /// Runs the model on a second thread, while this thread handles signals. If a signal handler raises an exception, the run is canceled.
@@ -68,9 +72,17 @@ fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> P
 /// Converts the outputs to a mapping from ports to arrays. If `share_outputs` is true, the arrays are views of the request's tensors.
 /// Otherwise, they are copies.
 pub fn results<'py>(py: Python<'py>, compiled: &Compiled, results: &Results, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
+    with_ports(py, compiled, arrays(py, results, share_outputs)?)
+}
+
+fn arrays<'py>(py: Python<'py>, results: &Results, share_outputs: bool) -> PyResult<Vec<Bound<'py, PyUntypedArray>>> {
+    let array = |tensor| if share_outputs { array::view(py, tensor) } else { array::copied(py, tensor) };
+    results.iter().map(|(_, tensor)| array(tensor)).collect()
+}
+
+fn with_ports<'py>(py: Python<'py>, compiled: &Compiled, arrays: Vec<Bound<'py, PyUntypedArray>>) -> PyResult<Bound<'py, PyAny>> {
     let values = PyDict::new(py);
-    for ((_, tensor), port) in results.iter().zip(&compiled.output_objects) {
-        let array = if share_outputs { array::view(py, tensor)? } else { array::copied(py, tensor)? };
+    for (array, port) in arrays.into_iter().zip(&compiled.output_objects) {
         values.set_item(port, array)?;
     }
     package::results(py, values)

@@ -444,6 +444,101 @@ def test_runs_in_a_forked_child_work_or_fail(device):
     assert done.returncode == 0 and done.stdout.count("child") == 3 and done.stdout.strip().endswith("0"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("device", engines())
+@pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_operators_begin_each_run_anew(device, kind, gates, direction):
+    random, n_directions = np.random.default_rng(0), 2 if direction == "bidirectional" else 1
+    weights = [constant(name, random.normal(size=(n_directions, gates * 3, n))) for name, n in (("w", 4), ("r", 3))]
+    operator = node(kind, "x w r", "y", hidden_size=3, direction=direction)
+    path = save(f"{kind}_{direction}", [operator], [port("x", [5, 1, 4])], [port("y", [5, n_directions, 1, 3])], weights)
+    x = random.normal(size=(5, 1, 4)).astype(np.float32)
+    try:
+        model = compiled(path, device)
+    except ov.ModelError as error:
+        assert device == "CPU" and direction == "reverse" and "`reverse`" in str(error)
+        return
+    first = model(x)[0]
+    if "ORT.CPU" in engines():
+        np.testing.assert_allclose(first, compiled(path, "ORT.CPU")(x)[0], atol=1e-5)
+    model(np.zeros_like(x))
+    for _ in range(3):
+        np.testing.assert_array_equal(model(x)[0], first)
+
+
+@pytest.mark.parametrize("device", ["CPU", *engines()[1:-1]])
+def test_small_outputs_of_a_model_that_mixes_runs_are_no_reason_to_batch(device):
+    path = save(
+        "small_outputs",
+        [
+            node("ReduceMean", "x", "m", axes=[0], keepdims=1),
+            node("Sub", "x m", "c"),
+            node("Tanh", "c", "t"),
+            node("Softmax", "t", "y", axis=1),
+        ],
+        [port("x", ["N", 5000])],
+        [port("y", ["N", 5000])],
+    )
+    with pytest.raises(RuntimeError, match="not independent"):
+        compiled(path, device, **{"batch-size": 4})
+
+
+@pytest.mark.parametrize("action", ["request.wait()", "request.cancel(); request.wait()"])
+def test_a_signal_handler_may_wait_while_results_become_python_objects(action):
+    done = program(
+        f"""
+        import signal, sys
+        import numpy as np
+        import roiflow as ov
+        from models import relu
+        request = ov.compile_model(relu(), "CPU").create_infer_request()
+        signal.signal(signal.SIGALRM, lambda *_: exec({action!r}))
+        raised = []
+        def profile(frame, event, arg):
+            if frame.f_code.co_name == "__init__" and "_results" in frame.f_code.co_filename and not raised:
+                raised.append(1)
+                signal.raise_signal(signal.SIGALRM)
+        sys.setprofile(profile)
+        results = request.infer(np.ones((1, 4), np.float32))
+        sys.setprofile(None)
+        print(raised, results[0])
+        """
+    )
+    assert done.stdout.strip() == "[1] [[1. 1. 1. 1.]]", done.stdout + done.stderr
+
+
+def test_a_child_that_a_callback_forks_ends():
+    done = program(
+        """
+        import os
+        import numpy as np
+        import roiflow as ov
+        from models import relu
+        request, children = ov.compile_model(relu(), "CPU").create_infer_request(), []
+        request.set_callback(lambda _: children.append(os.fork()), None)
+        request.start_async(np.ones((1, 4), np.float32))
+        request.wait()
+        print(os.waitpid(children[0], 0)[0] == children[0])
+        """
+    )
+    assert done.stdout.strip() == "True", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("device", engines()[1:])
+def test_arrays_for_bfloat16_are_converted_or_refused(device):
+    path = save("bf16", [node("Cast", "x", "f", to=1), node("Relu", "f", "y")], [port("x", [1, 64], TensorProto.BFLOAT16)], [port("y", [1, 64])])
+    model = compiled(path, device)
+    for kind in (np.float32, np.float64, np.int32, np.int16, np.uint16, np.uint8):
+        np.testing.assert_array_equal(model(np.full((1, 64), 3, kind))[0], np.full((1, 64), 3, np.float32))
+
+    class Lies(np.ndarray):
+        def astype(self, *_, **__):
+            return np.ones((1, 64), np.uint8)
+
+    with pytest.raises((TypeError, RuntimeError)):
+        model(np.ones((1, 64), np.float32).view(Lies))
+
+
 def test_classes_may_have_constructors_of_their_own():
     class Core(ov.Core):
         def __init__(self, name):

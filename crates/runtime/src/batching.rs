@@ -473,7 +473,9 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
     };
     // `inf - inf` is NaN, so infinite values are compared with `==`, and only finite values with the tolerance.
     let largest = numbers.1.iter().filter(|value| value.is_finite()).fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs() + largest / 128.0);
+    // Values that are all small, such as probabilities of many classes, must not differ by as much as they are large.
+    let scale = largest.clamp(1e-6, 1.0);
+    let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (scale + b.abs() + largest / 128.0);
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
     Ok(differs.map(|(a, b)| format!("computed alone, a value is {a}; computed in a batch, {b}")))
@@ -515,6 +517,8 @@ mod tests {
                 assert_eq!(differs(element, precision, pair), expected, "{pair:?} as {element}, computed in {precision:?}");
             }
         }
+        let small = difference(&tensor(F32, &[1e-4, 2e-4]), &tensor(F32, &[2e-4, 2e-4]), Precision::F32).unwrap();
+        assert!(small.is_some(), "small values differ, too");
         for element in [U8, I64, Bool] {
             assert!(!differs(element, Precision::F16, (1.0, 1.0)) && differs(element, Precision::F16, (1.0, 0.0)), "{element}");
         }

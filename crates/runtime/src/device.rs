@@ -262,6 +262,7 @@ pub trait DeviceRequest: Send {
 pub fn profiling_is_off() -> Error {
     Error::new(
         ErrorKind::Config,
-        "the times of nodes were not measured: compile the model with `Config { profiling: true, ..Config::default() }`",
+        "the times of nodes were not measured: compile the model with `Config { profiling: true, ..Config::default() }`, \
+         in Python with `{\"PERF_COUNT\": True}`",
     )
 }

@@ -218,8 +218,13 @@ impl Workers {
     /// Runs tasks until the worker must end.
     fn work(self: &Arc<Self>, worker_idx: usize) {
         waits::enter_worker(self.clone(), worker_idx);
+        let process = ProcessToken::current();
         while let Some(task) = self.next_task(worker_idx) {
             run(task);
+            // A callback has forked the process. The child has only this thread, so it ends with this thread.
+            if !process.is_current() {
+                return;
+            }
         }
     }
 

@@ -88,6 +88,16 @@ impl OnnxFile {
     fn parse(&self) -> Result<InferenceModel> {
         // Exporters write the shapes of inner values and outputs, but these are often wrong or for another batch size. So the engine
         // ignores the written shapes and infers them.
+        // The engine computes wrong values for these.
+        let is_reversed = |node: &&pb::NodeProto| {
+            ["LSTM", "GRU", "RNN"].contains(&&*node.op_type)
+                && node.attribute.iter().any(|attribute| attribute.name == "direction" && attribute.s == b"reverse")
+        };
+        if let Some(node) = self.proto.graph.iter().flat_map(|graph| &graph.node).find(is_reversed) {
+            return Err(
+                self.cannot(&format!("operator `{}` of node `{}` with the direction `reverse` is not supported", node.op_type, node.name))
+            );
+        }
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = without_panics(|| reader.parse(&self.proto, None)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{TValue, TVec, TractError, TypedSimpleState, tvec};
+use tract_onnx::tract_core::ops::OpState;
 use tract_onnx::tract_core::plan;
 
 use super::model::{Plan, Plans, datum_of, has_batch};
@@ -35,6 +36,9 @@ pub(super) struct CpuRequest {
 struct Running {
     shapes: TVec<Shape>,
     state: TypedSimpleState,
+    /// The states of the operators before the first run; empty if no operator has one. The engine would begin a loop such as an LSTM with
+    /// the state in which the previous run ended.
+    fresh: Vec<Option<Box<dyn OpState>>>,
     life: Life,
 }
 
@@ -186,10 +190,15 @@ impl CpuRequest {
             Some(running) if *running.shapes == *shapes => running,
             _ => {
                 let plan: Plan = self.plans.get(shapes)?;
-                Running { shapes: shapes.into(), state: plan.spawn().map_err(device_error)?, life: Life::default() }
+                let state = plan.spawn().map_err(device_error)?;
+                let fresh = if state.op_states.iter().any(Option::is_some) { state.op_states.clone() } else { Vec::new() };
+                Running { shapes: shapes.into(), state, fresh, life: Life::default() }
             }
         };
-        let Running { state, life, .. } = &mut running;
+        let Running { state, fresh, life, .. } = &mut running;
+        if !fresh.is_empty() {
+            state.op_states.clone_from(fresh);
+        }
         let mut inputs: TVec<TValue> = tvec![];
         for (input_idx, shape) in shapes.iter().enumerate() {
             let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
