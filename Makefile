@@ -57,8 +57,9 @@ test: setup ## Check format, lints and documentation, and run all tests: about 2
 test-all: test ## Run `make test`, then check licenses and minimum Rust version, and run model checks, soak, chaos test, fuzzing, address sanitizer: 21 minutes
 	@scripts/check --long
 
-test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a Debian 13 root (needs root and network)
-	@scripts/test-analytics $(PLUGIN) $(TARGET)
+test-analytics: build ## Test with the analytics elements of GStreamer 1.26 and 1.28 in Debian roots (needs root and network)
+	@scripts/test-analytics trixie $(PLUGIN) $(TARGET)
+	@scripts/test-analytics sid $(PLUGIN) $(TARGET)
 
 test-fresh: ## Run `make demo` and `make test` in bare Debian 12 roots, as root and as a user with sudo (needs root and network; two hours)
 	@scripts/test-fresh

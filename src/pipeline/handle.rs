@@ -373,7 +373,7 @@ enum Outcome {
 enum Ended {
     Well(Ending),
     /// The error, and the measurements until then.
-    Failed(Error, Box<Stats>),
+    Failed(Error, Stats),
 }
 
 impl Ended {
@@ -484,7 +484,7 @@ impl Board {
     pub(super) fn end(&self, stream: StreamId, ended: Result<Ending>) {
         let outcome = match ended.clone() {
             Ok(ending) => Ended::Well(ending),
-            Err(error) => Ended::Failed(error, Box::new(self.stats(stream).unwrap_or_default())),
+            Err(error) => Ended::Failed(error, self.stats(stream).unwrap_or_default()),
         };
         let pending = self.lock().get_mut(&stream).map(|entry| {
             entry.status.phase = Phase::Ended;

@@ -352,9 +352,13 @@ def what_an_encoder_or_a_crop_takes_is_in_our_meta():
         same(len(line["objects"]), 1)
     path = OUT / "results.jsonl"
     _, warnings = run(f'{DETECT} ! videocrop left=40 ! {COLOR} ! roipublish address="{path}" ! fakesink', [area_with_cell()], n_sinks=0)
-    same(len(json.loads(path.read_text())["objects"]), 1)
+    (found,) = json.loads(path.read_text())["objects"]
     path.unlink()
-    assert len(warnings) == 1 and "upstream of the detector" in warnings[0], warnings
+    if Gst.version() >= (1, 28):
+        # videocrop moves the region metas with the image.
+        same((place(found), warnings), ((AREA[0] - 40, *AREA[1:]), []))
+    else:
+        assert len(warnings) == 1 and "upstream of the detector" in warnings[0], warnings
 
 
 def many_objects_fit():
