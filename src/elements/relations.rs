@@ -14,6 +14,9 @@
 //!
 //! A classification of the whole frame has no relation to a detection.
 //!
+//! A detection of another element may have a rotation (GStreamer 1.26 and newer). Its rectangle is then the smallest one around the rotated
+//! box, and the rotated box is one of its classifications. Our own entries have no rotation.
+//!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
 //! Detections and classifications relate to this descriptor. A class descriptor is not a result: it maps a label ID, which is an index, to
 //! the label.
@@ -33,7 +36,7 @@ use gst::glib::ffi::{GQuark, GType, gboolean, gpointer};
 use gst::glib::translate::{FromGlib, IntoGlib, TryFromGlib};
 use gstreamer as gst;
 
-use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Rect, Size};
+use crate::frame::{Classification, Detection, FrameResults, Geometry, ObjectId, Outcome, PixelRect, Point, Rect, RotatedRect, Size};
 
 /// File name of the library. The name is the same in all versions of GStreamer 1.
 const LIBRARY: &str = "libgstanalytics-1.0.so.0";
@@ -41,6 +44,8 @@ const LIBRARY: &str = "libgstanalytics-1.0.so.0";
 const UNLABELED: &str = "object";
 /// Attribute name given to classifications of other elements, because the relation meta stores no attribute name.
 const FOREIGN_NAME: &str = "classification";
+/// Attribute name of the rotated box of a detection of another element.
+const FOREIGN_ROTATED: &str = "rotated";
 /// Model name given to classifications of other elements, because the relation meta stores no model name.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
@@ -199,6 +204,11 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let of_ours: HashSet<c_uint> = ours.iter().map(|entry| entry.id).collect();
     for id in ids.into_iter().filter(|id| !of_ours.contains(id)) {
         let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
+        let mut classifications = relations.classifications_of(id, &[]);
+        if let Some(rotated) = relations.rotated(id) {
+            let outcome = Outcome::Geometry(Geometry::RotatedRect(rotated));
+            classifications.push(Classification { name: FOREIGN_ROTATED.into(), model: FOREIGN_MODEL.into(), outcome });
+        }
         let mut detection = Detection {
             id: ObjectId(0),
             track: None,
@@ -209,7 +219,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
             confidence,
             label_id: relations.class_index(id, relations.label(id)).unwrap_or(0),
             label: text_of(relations.label(id)),
-            classifications: relations.classifications_of(id, &[]),
+            classifications,
         };
         relations.track_of(id).into_iter().for_each(|track| detection.adopt_track(track));
         let (Ok(entry), parent) = (i32::try_from(id), relations.parent_of(id)) else { continue };
@@ -384,6 +394,16 @@ fn quark(text: &str) -> GQuark {
     glib::Quark::from_str(text.replace('\0', "")).into_glib()
 }
 
+/// Returns the smallest rectangle around the corners, in whole pixels.
+fn around(corners: &[Point; 4]) -> Rect {
+    let edges = |of: fn(&Point) -> f32| {
+        let least = corners.iter().map(of).fold(f32::INFINITY, f32::min).round();
+        (least, corners.iter().map(of).fold(f32::NEG_INFINITY, f32::max).round() - least)
+    };
+    let ((x, width), (y, height)) = (edges(|corner| corner.x), edges(|corner| corner.y));
+    Rect { x, y, width, height }
+}
+
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
     // SAFETY: the quark comes from GStreamer, which returns only valid quarks; 0 means no quark.
     let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
@@ -481,7 +501,7 @@ impl<'a> Relations<'a> {
         unsafe { (self.api.gst_analytics_od_mtd_get_obj_type)(&raw mut object) }
     }
 
-    /// Returns the rectangle and confidence of a detection.
+    /// Returns the rectangle and confidence of a detection. The rectangle of a rotated box is the smallest one around it.
     fn place(&self, id: c_uint) -> Option<(Rect, f32)> {
         let (mut object, mut confidence) = (self.mtd(id), 0.0);
         let [mut x, mut y, mut width, mut height] = [0; 4];
@@ -489,7 +509,22 @@ impl<'a> Relations<'a> {
         // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
         let got = unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence) };
         let rect = Rect { x: x as f32, y: y as f32, width: width as f32, height: height as f32 };
-        (got != 0).then_some((rect, confidence))
+        (got != 0).then(|| (self.rotated(id).map_or(rect, |rotated| around(&rotated.corners())), confidence))
+    }
+
+    /// Returns the box of a detection if it is rotated.
+    fn rotated(&self, id: c_uint) -> Option<RotatedRect> {
+        let (mut object, mut angle, mut confidence) = (self.mtd(id), 0.0, 0.0);
+        let [mut x, mut y, mut width, mut height] = [0; 4];
+        let get = self.api.oriented_location?;
+        // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
+        let got =
+            unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut angle, &raw mut confidence) };
+        // The angle is in radians.
+        let is_rotated = got != 0 && angle.is_finite() && angle != 0.0;
+        let (width, height) = (width as f32, height as f32);
+        let center = Point { x: x as f32 + width / 2.0, y: y as f32 + height / 2.0 };
+        is_rotated.then(|| RotatedRect { center, width, height, angle: angle.to_degrees() })
     }
 
     /// Returns the ID of the detection that contains the detection `id`.
@@ -657,17 +692,27 @@ struct InitParams {
     initial_buf_size: usize,
 }
 
+type OrientedLocation =
+    unsafe extern "C" fn(*mut Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float, *mut c_float) -> gboolean;
+
 /// Functions of the library with their types in the headers `gst/analytics/*.h`. GStreamer 1.24, 1.26 and 1.28 declare the same types.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
         struct Api {
             $($name: unsafe extern "C" fn($($argument),*) -> $answer,)*
+            /// `gst_analytics_od_mtd_get_oriented_location`, since GStreamer 1.26.
+            oriented_location: Option<OrientedLocation>,
         }
 
         impl Api {
             fn of(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 // SAFETY: these are the types that the library's headers declare for these names.
-                unsafe { Ok(Self { $($name: *library.get(stringify!($name))?,)* }) }
+                unsafe {
+                    Ok(Self {
+                        $($name: *library.get(stringify!($name))?,)*
+                        oriented_location: library.get("gst_analytics_od_mtd_get_oriented_location").ok().map(|function| *function),
+                    })
+                }
             }
         }
     };

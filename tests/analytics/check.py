@@ -8,6 +8,7 @@ Every check prints its name; the exit status is 0 if all checks pass.
 
 import ctypes
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -538,6 +539,18 @@ def what_gvaclassify_says_without_its_regions_is_read_from_the_entries():
     same((car["classification"]["label"], car["classification"]["label_id"], car["classification"]["confidence"]), ("van", 2, 0.75))
 
 
+def rotated_boxes_of_others_are_read():
+    buffer = area_with_cell()
+    meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+    # A box of 80x40 around (160, 120), turned by a right angle, is a box of 40x80.
+    meta.add_oriented_od_mtd(GLib.quark_from_string("ship"), 120, 100, 80, 40, math.pi / 2, 0.75)
+    for line in ("identity", COLOR):
+        (result,) = results_of(line, [buffer])
+        (ship,) = result["objects"]
+        same((ship["roi_type"], place(ship)), ("ship", (140, 80, 40, 80)))
+        same(round(ship["rotated"]["angle"]), 90)
+
+
 CHECKS = [
     the_overlay_of_gstreamer_draws_our_boxes,
     what_we_find_is_read_by_others,
@@ -555,6 +568,7 @@ CHECKS = [
     gvametaconvert_and_gvaclassify_find_our_objects,
     what_gvadetect_finds_is_read_once,
     what_gvaclassify_says_without_its_regions_is_read_from_the_entries,
+    rotated_boxes_of_others_are_read,
 ]
 
 Gst.init(None)
