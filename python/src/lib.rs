@@ -86,6 +86,8 @@ mod _roiflow {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         std::sync::LazyLock::force(&crate::interpreter::LOADED_IN);
+        let path: Vec<std::path::PathBuf> = module.py().import("sys")?.getattr("path")?.extract().unwrap_or_default();
+        roiflow_devices::set_python_path(path);
         let end = module.getattr("_end")?;
         module.py().import("atexit")?.call_method1("register", (end,)).map(drop)
     }

@@ -539,6 +539,26 @@ def test_arrays_for_bfloat16_are_converted_or_refused(device):
         model(np.ones((1, 64), np.float32).view(Lies))
 
 
+def test_engines_are_found_among_the_packages_of_the_interpreter(tmp_path):
+    """Also if its virtual environment is not active: no variable and no program on the path names it."""
+    libs = tmp_path / "site-packages" / "openvino" / "libs"
+    libs.mkdir(parents=True)
+    (libs / "libopenvino_c.so.2026").write_bytes(b"no library")
+    done = program(
+        f"""
+        import os, sys
+        sys.path.insert(0, {str(tmp_path / "site-packages")!r})
+        os.environ.update(PATH="/nonexistent", HOME="/nonexistent")
+        for name in ("VIRTUAL_ENV", "ROIFLOW_OPENVINO_LIB", "ROIFLOW_DATA_DIR", "XDG_DATA_HOME"):
+            os.environ.pop(name, None)
+        import roiflow as ov
+        from models import relu
+        ov.compile_model(relu(), "OPENVINO.CPU")
+        """
+    )
+    assert str(libs) in done.stderr, done.stderr
+
+
 def test_classes_may_have_constructors_of_their_own():
     class Core(ov.Core):
         def __init__(self, name):

@@ -5,7 +5,7 @@
 //! 1. the path in the engine's own environment variable;
 //! 2. the folders that other environment variables of the engine name;
 //! 3. the loader's path and the system's folders;
-//! 4. the packages of a `python3` program;
+//! 4. the packages of the Python interpreter that has loaded this library, and of a `python3` program;
 //! 5. the folder `engines` of roiflow's data, which `scripts/fetch-engines` fills;
 //! 6. the packages of a `python3` that is a script of a version manager. The script must be run to find the packages. This can take longer
 //!    than loading an engine, so this place is last.
@@ -190,8 +190,21 @@ enum Python {
     Script,
 }
 
-/// Returns the folders of Python packages. For a program: the folders of an active virtual environment, of the first `python3` on the path,
-/// and of the user. For a script: the folders that the script prints when it is run.
+/// The folders of packages of the interpreter that has loaded this library.
+static OWN_PACKAGES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Sets the module folders (`sys.path`) of the Python interpreter that has loaded this library. Engines are searched for among its packages
+/// first, also if its virtual environment is not active. Only the first call has an effect.
+pub fn set_python_path(folders: impl IntoIterator<Item = PathBuf>) {
+    OWN_PACKAGES.get_or_init(|| folders.into_iter().filter(is_packages).collect());
+}
+
+fn is_packages(folder: &PathBuf) -> bool {
+    matches!(folder.file_name().and_then(OsStr::to_str), Some("site-packages" | "dist-packages"))
+}
+
+/// Returns the folders of Python packages. For a program: the folders of the interpreter that has loaded this library, of an active virtual
+/// environment, of the first `python3` on the path, and of the user. For a script: the folders that the script prints when it is run.
 fn python_packages(kind: Python) -> Vec<PathBuf> {
     static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let python = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file());
@@ -199,7 +212,7 @@ fn python_packages(kind: Python) -> Vec<PathBuf> {
     if kind == Python::Script {
         return NAMED.get_or_init(|| python.iter().flat_map(|python| ask_for_packages(python)).collect()).clone();
     }
-    let mut folders = Vec::new();
+    let mut folders = OWN_PACKAGES.get().cloned().unwrap_or_default();
     if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
         folders.extend(packages_under(Path::new(&environment)));
     }
@@ -265,7 +278,6 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     {
         return Vec::new();
     }
-    let is_packages = |path: &PathBuf| matches!(path.file_name().and_then(OsStr::to_str), Some("site-packages" | "dist-packages"));
     answer.lines().map(PathBuf::from).filter(|path| is_packages(path) && path.is_dir()).collect()
 }
 

@@ -44,6 +44,8 @@ mod panics;
 
 use std::sync::{Arc, OnceLock};
 
+#[cfg(any(feature = "openvino", feature = "onnxruntime"))]
+pub use find::set_python_path;
 #[cfg(feature = "remote")]
 pub use roiflow_remote as remote;
 pub use roiflow_runtime::null;
