@@ -196,10 +196,10 @@ static OWN_PACKAGES: OnceLock<Vec<PathBuf>> = OnceLock::new();
 /// Sets the module folders (`sys.path`) of the Python interpreter that has loaded this library. Engines are searched for among its packages
 /// first, also if its virtual environment is not active. Only the first call has an effect.
 pub fn set_python_path(folders: impl IntoIterator<Item = PathBuf>) {
-    OWN_PACKAGES.get_or_init(|| folders.into_iter().filter(is_packages).collect());
+    OWN_PACKAGES.get_or_init(|| folders.into_iter().filter(|folder| is_packages(folder)).collect());
 }
 
-fn is_packages(folder: &PathBuf) -> bool {
+fn is_packages(folder: &Path) -> bool {
     matches!(folder.file_name().and_then(OsStr::to_str), Some("site-packages" | "dist-packages"))
 }
 
