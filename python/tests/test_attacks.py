@@ -444,19 +444,24 @@ def test_runs_in_a_forked_child_work_or_fail(device):
     assert done.returncode == 0 and done.stdout.count("child") == 3 and done.stdout.strip().endswith("0"), done.stdout + done.stderr
 
 
+RECURRENT = [{}, {"direction": "bidirectional"}, {"direction": "reverse"}, {"clip": 0.1}, {"activations": ["Relu"]}]
+
+
 @pytest.mark.parametrize("device", engines())
 @pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_recurrent_operators_begin_each_run_anew(device, kind, gates, direction):
-    random, n_directions = np.random.default_rng(0), 2 if direction == "bidirectional" else 1
+@pytest.mark.parametrize("attributes", RECURRENT, ids=str)
+def test_recurrent_operators_are_right_in_each_run_or_refused(device, kind, gates, attributes):
+    random, n_directions = np.random.default_rng(0), 2 if "bidirectional" in attributes.values() else 1
     weights = [constant(name, random.normal(size=(n_directions, gates * 3, n))) for name, n in (("w", 4), ("r", 3))]
-    operator = node(kind, "x w r", "y", hidden_size=3, direction=direction)
-    path = save(f"{kind}_{direction}", [operator], [port("x", [5, 1, 4])], [port("y", [5, n_directions, 1, 3])], weights)
+    if "activations" in attributes:
+        attributes = {"activations": ["Relu", "Relu", "Relu"][: 1 if kind == "RNN" else 2 if kind == "GRU" else 3]}
+    operator = node(kind, "x w r", "y", hidden_size=3, **attributes)
+    path = save(f"{kind}_{'_'.join(attributes)}", [operator], [port("x", [5, 1, 4])], [port("y", [5, n_directions, 1, 3])], weights)
     x = random.normal(size=(5, 1, 4)).astype(np.float32)
     try:
         model = compiled(path, device)
     except ov.ModelError as error:
-        assert device == "CPU" and direction == "reverse" and "`reverse`" in str(error)
+        assert device == "CPU" and attributes and next(iter(attributes)) in str(error)
         return
     first = model(x)[0]
     if "ORT.CPU" in engines():

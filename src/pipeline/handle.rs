@@ -232,24 +232,13 @@ impl PipelineHandle {
 
     /// Returns the measurements of a stream so far, also of a stream that has failed. `None` if the handle does not have this stream.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
-        self.0.board.stats(stream)
+        self.0.board.measured(stream, Stats::clone, |meter| meter.stats(false))
     }
 
     /// Returns the measurements of a stream so far, without the list of latencies. So this call takes the same time for long and short
     /// streams. Returns `None` in the same cases as [`PipelineHandle::stats`].
     pub fn counters(&self, stream: StreamId) -> Option<Stats> {
-        let (mut stats, meter) = {
-            let entries = self.0.board.lock();
-            let entry = entries.get(&stream)?;
-            match &entry.outcome {
-                Outcome::Ended(ended) => return Some(ended.stats().counters()),
-                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.counters() }, meter.clone()),
-            }
-        };
-        if let Some(meter) = meter {
-            stats.continue_with(&meter.counters(false));
-        }
-        Some(stats)
+        self.0.board.measured(stream, Stats::counters, |meter| meter.counters(false))
     }
 
     /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. If this takes more than five
@@ -463,19 +452,20 @@ impl Board {
         let _sent = self.events.send(StreamEvent { stream, event });
     }
 
-    /// Returns the measurements of a stream; `None` if there is no such stream.
-    fn stats(&self, stream: StreamId) -> Option<Stats> {
+    /// Returns the measurements of a stream; `None` if there is no such stream. `of` and `now` return the measurements of ended pipelines and
+    /// of the current one.
+    fn measured(&self, stream: StreamId, of: fn(&Stats) -> Stats, now: fn(&Meter) -> Stats) -> Option<Stats> {
         let (mut stats, meter) = {
             let entries = self.lock();
             let entry = entries.get(&stream)?;
             match &entry.outcome {
-                Outcome::Ended(ended) => return Some(ended.stats().clone()),
+                Outcome::Ended(ended) => return Some(of(ended.stats())),
                 // The status has the time of the current outage.
-                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..past.clone() }, meter.clone()),
+                Outcome::Pending { past, meter } => (Stats { time_down: entry.status.time_down, ..of(past) }, meter.clone()),
             }
         };
         if let Some(meter) = meter {
-            stats.continue_with(&meter.stats(false));
+            stats.continue_with(&now(&meter));
         }
         Some(stats)
     }
@@ -484,7 +474,7 @@ impl Board {
     pub(super) fn end(&self, stream: StreamId, ended: Result<Ending>) {
         let outcome = match ended.clone() {
             Ok(ending) => Ended::Well(ending),
-            Err(error) => Ended::Failed(error, self.stats(stream).unwrap_or_default()),
+            Err(error) => Ended::Failed(error, self.measured(stream, Stats::clone, |meter| meter.stats(false)).unwrap_or_default()),
         };
         let pending = self.lock().get_mut(&stream).map(|entry| {
             entry.status.phase = Phase::Ended;

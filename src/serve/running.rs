@@ -201,7 +201,7 @@ impl<D> RunningStream<D> {
         Self { shared, stream, observed, plan: Mutex::new(plan), _devices: devices }
     }
 
-    /// Returns the counters. If the stream has failed, returns the counters that were read last.
+    /// Returns the counters. If the stream was removed, returns the counters that were read last.
     fn counters(&self) -> Counters {
         let counters = self.shared.handle.counters(self.stream).map(|stats| converted(&stats));
         let mut seen = self.observed.lock();

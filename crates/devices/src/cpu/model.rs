@@ -86,18 +86,11 @@ impl OnnxFile {
     }
 
     fn parse(&self) -> Result<InferenceModel> {
+        if let Some((node, what)) = self.proto.graph.as_ref().and_then(ignored_by_engine) {
+            return Err(self.cannot(&format!("operator `{}` of node `{}` with {what} is not supported", node.op_type, node.name)));
+        }
         // Exporters write the shapes of inner values and outputs, but these are often wrong or for another batch size. So the engine
         // ignores the written shapes and infers them.
-        // The engine computes wrong values for these.
-        let is_reversed = |node: &&pb::NodeProto| {
-            ["LSTM", "GRU", "RNN"].contains(&&*node.op_type)
-                && node.attribute.iter().any(|attribute| attribute.name == "direction" && attribute.s == b"reverse")
-        };
-        if let Some(node) = self.proto.graph.iter().flat_map(|graph| &graph.node).find(is_reversed) {
-            return Err(
-                self.cannot(&format!("operator `{}` of node `{}` with the direction `reverse` is not supported", node.op_type, node.name))
-            );
-        }
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = without_panics(|| reader.parse(&self.proto, None)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
@@ -141,6 +134,35 @@ impl OnnxFile {
             ),
         )
     }
+}
+
+/// Returns the first recurrent operator with an attribute that the engine ignores, and this attribute: the engine would compute other values
+/// without an error.
+fn ignored_by_engine(graph: &pb::GraphProto) -> Option<(&pb::NodeProto, String)> {
+    let ignored = |node: &pb::NodeProto| {
+        let usual: &[&str] = match &*node.op_type {
+            "LSTM" => &["Sigmoid", "Tanh", "Tanh"],
+            "GRU" => &["Sigmoid", "Tanh"],
+            "RNN" => &["Tanh"],
+            _ => return None,
+        };
+        node.attribute.iter().find_map(|attribute| {
+            let is_computed = match &*attribute.name {
+                "hidden_size" | "linear_before_reset" => true,
+                "direction" => attribute.s != b"reverse",
+                "activations" => {
+                    attribute.strings.iter().zip(usual.iter().cycle()).all(|(name, usual)| name.eq_ignore_ascii_case(usual.as_bytes()))
+                }
+                // `layout` and `input_forget`: 0 is the default. `clip` and parameters of activations have no such value.
+                _ => attribute.i == 0 && attribute.f == 0.0 && attribute.floats.is_empty(),
+            };
+            let value = String::from_utf8_lossy(&attribute.s);
+            (!is_computed).then(|| format!("the attribute `{}`{}{value}", attribute.name, if value.is_empty() { "" } else { " = " }))
+        })
+    };
+    let own = graph.node.iter().find_map(|node| ignored(node).map(|what| (node, what)));
+    let mut bodies = graph.node.iter().flat_map(|node| &node.attribute).filter_map(|attribute| attribute.g.as_ref());
+    own.or_else(|| bodies.find_map(ignored_by_engine))
 }
 
 /// Gives each node a unique name. Exporters may omit names, and the engine does not accept a graph with duplicate names.

@@ -61,14 +61,19 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
 fn check_files(source: &ModelSource) -> Result<()> {
     match (source, other_format(source)) {
         (ModelSource::File(path), None) => onnx::check_other_files(path),
-        (ModelSource::File(path), Some(_)) => {
-            // OpenVINO IR, and models of PaddlePaddle. A model without weights has no such file.
-            let mut weights = ["bin", "pdiparams"].map(|ending| path.with_extension(ending)).into_iter();
-            let exists = |weights: &PathBuf| weights.symlink_metadata().is_ok();
-            weights.try_for_each(|weights| if exists(&weights) { files::open_regular(&weights, "weights file").map(drop) } else { Ok(()) })
-        }
-        _ => Ok(()),
+        _ => weights_file(source).map_or(Ok(()), |weights| files::open_regular(&weights, "weights file").map(drop)),
     }
+}
+
+/// Returns the file with the weights of an IR or of a model of PaddlePaddle, if there is one.
+fn weights_file(source: &ModelSource) -> Option<PathBuf> {
+    let ModelSource::File(path) = source else { return None };
+    let ending = match other_format(source)? {
+        IR => "bin",
+        "pdmodel" => "pdiparams",
+        _ => return None,
+    };
+    Some(path.with_extension(ending)).filter(|weights| weights.symlink_metadata().is_ok())
 }
 
 /// Reads the graph of a model. Of its weights, reads only whole numbers and small tensors. Returns an empty graph if the format is not known.
@@ -208,11 +213,9 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     };
     check_files(source)?;
     // The library reads the files itself, so a change can only be noticed afterwards.
-    let weights = |path: &Path| Parts::open(&path.with_extension("bin"), "weights file").ok();
-    let opened: Vec<Parts> = match source {
-        ModelSource::File(path) => std::iter::once(Parts::open(path, "model")?).chain(weights(path)).collect(),
-        _ => Vec::new(),
-    };
+    let model_file = if let ModelSource::File(path) = source { Some(path.clone()) } else { None };
+    let files = model_file.into_iter().chain(weights_file(source));
+    let opened = files.map(|path| Parts::open(&path, "model")).collect::<Result<Vec<_>>>()?;
     let graph = graph_of(source, &read.inputs);
     if let Some(large) = graph.integer_beyond_32_bits(&[]) {
         return Err(integers::beyond_32_bits(name, source, &large));
@@ -513,7 +516,8 @@ impl<'a> ReadModel<'a> {
                 }
                 let weights = bytes.weights().filter(|weights| !weights.is_empty()).map(|weights| api.tensor_of(weights)).transpose()?;
                 // If the library reads ONNX from memory, it drops inputs that no operator reads.
-                let changed = other_format(source).is_none().then(|| onnx::with_all_inputs_read(bytes.model()).ok().flatten()).flatten();
+                let changed =
+                    if other_format(source).is_none() { onnx::with_all_inputs_read(bytes.model()).unwrap_or_default() } else { None };
                 let model_bytes = changed.as_deref().unwrap_or(bytes.model());
                 let (text, n_bytes) = (model_bytes.as_ptr().cast(), model_bytes.len());
                 let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
