@@ -11,6 +11,7 @@ mod connections;
 mod fetches;
 mod jpeg;
 mod packets;
+mod parts;
 #[allow(unsafe_code, reason = "replaces a function of a class of libsoup")]
 mod responses;
 
@@ -192,7 +193,10 @@ impl Intake {
             _ => {}
         }
         if is_source(element) && !is_in_rtsp(bin) {
-            element.src_pads().iter().for_each(|pad| self.limit(pad));
+            for pad in element.src_pads() {
+                self.limit(&pad);
+                parts::search_images(&pad);
+            }
         }
     }
 

@@ -71,6 +71,30 @@ fn mjpeg_by_http_comes_back() {
     check_order(&json);
 }
 
+/// What cameras send that is not in the standard: browsers show all of it.
+#[test]
+fn mjpeg_by_http_may_lack_headers_have_text_and_a_wrong_type() {
+    let folder = Folder::new("input-mjpeg-odd");
+    let image = jpeg();
+    let part = |headers: &str| [b"--frame\r\n", headers.as_bytes(), b"\r\n", &image, b"\r\n"].concat();
+    let plain = part("Content-Type: image/jpeg\r\n");
+    let text = b"--frame\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello\r\n".to_vec();
+    for (what, first, each) in [
+        ("text before the first part", &b"This is a message with parts.\r\n"[..], plain.clone()),
+        ("parts without headers", b"", part("")),
+        ("parts with their length only", b"", part(&format!("Content-Length: {}\r\n", image.len()))),
+        ("the type image/jpg", b"", part("Content-Type: image/jpg\r\n")),
+        ("text between the images", b"", [text, plain].concat()),
+        ("images without parts", b"", image.clone()),
+    ] {
+        let body = [first, &each.repeat(40)].concat();
+        let (port, _sender) = serve(answer("200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame", &body), false);
+        let running = start(&folder, &format!("http://127.0.0.1:{port}/video.mjpg"), &["--frames", "30"]);
+        let (code, said, _) = running.end();
+        assert_eq!((code, n_lines(&folder.file("o.jsonl"))), (Some(0), 30), "{what}: {said}");
+    }
+}
+
 #[test]
 fn video_of_mjpeg_by_http_is_playable() {
     let folder = Folder::new("input-mjpeg-video");
