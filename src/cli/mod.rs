@@ -289,6 +289,25 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>, t
     let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));
     let subscriber = tracing_subscriber::registry().with(log).with(trace).with(vtune::layer());
     subscriber.with(telemetry::traces(telemetry)).with(telemetry::logs(telemetry)).init();
+    take_gstreamer_log(terminal);
+}
+
+/// Writes the log of `GST_DEBUG` like our own. GStreamer itself would print passwords in addresses, and would stop the streams while nothing reads
+/// standard error. On a terminal, GStreamer writes with colors.
+fn take_gstreamer_log(terminal: &Terminal) {
+    use std::io::Write as _;
+    use tracing_subscriber::fmt::MakeWriter as _;
+    let is_asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if !is_asked("GST_DEBUG") || is_asked("GST_DEBUG_FILE") || std::io::stderr().is_terminal() && !terminal.hides() {
+        return;
+    }
+    gstreamer::log::remove_default_log_function();
+    let terminal = terminal.clone();
+    gstreamer::log::add_log_function(move |category, level, file, function, line, object, message| {
+        let text = category.get_line(level, file, function, line, object, message);
+        // A log that cannot be written is not reported.
+        let _number = text.map(|text| terminal.make_writer().write_all(text.as_bytes()));
+    });
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tests of the real binary from a user's perspective.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -106,14 +107,28 @@ fn cascade_json_has_parent_ids() {
 fn log_that_nobody_reads_stops_no_run() {
     let folder = Folder::new("unread-log");
     let json = folder.file("o.jsonl");
-    let arguments = ["run", &folder.file("colors.toml"), "-q", "--log", "trace", "--input", "test:400", "--json", &json];
-    let mut child = command().args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut unread = child.stderr.take().unwrap();
-    assert!(child.wait().unwrap().success());
-    assert_eq!(lines(&json).len(), 400);
-    let mut said = Vec::new();
-    std::io::Read::read_to_end(&mut unread, &mut said).unwrap();
-    assert!(said.len() > 32 << 10, "the log is too short for this test: {} bytes", said.len());
+    for (level, debug) in [("trace", ""), ("off", "*:6")] {
+        let arguments = ["run", &folder.file("colors.toml"), "-q", "--log", level, "--input", "test:400", "--json", &json];
+        let mut child = command().args(arguments).env("GST_DEBUG", debug).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut unread = child.stderr.take().unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(lines(&json).len(), 400);
+        let mut said = Vec::new();
+        std::io::Read::read_to_end(&mut unread, &mut said).unwrap();
+        assert!(said.len() > 32 << 10, "the log is too short for this test: {} bytes", said.len());
+    }
+}
+
+#[test]
+fn log_of_gstreamer_has_no_password() {
+    let folder = Folder::new("gstreamer-log");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let input = format!("rtsp://someone:ge-heim%20nis@127.0.0.1:{port}/a");
+    let arguments = ["run", &folder.file("colors.toml"), "-q", "--input", &input, "--restart", "never"];
+    let output = command().args(arguments).env("GST_DEBUG", "*:6").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("rtspsrc") && said.contains("127.0.0.1"), "{said}");
+    assert!(!said.contains("heim"), "{}", said.lines().find(|line| line.contains("heim")).unwrap());
 }
 
 #[test]
