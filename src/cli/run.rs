@@ -580,7 +580,7 @@ fn play(
                     (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
                 tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
             }
-            Event::RecordingLost { reason } => tell(plan_idx, &format_args!("{reason}; the recording has stopped; a file is tried again")),
+            Event::RecordingLost { reason } => tell(plan_idx, reason),
             Event::RecordingContinued { reason, path } => {
                 tell(plan_idx, &format_args!("{reason}; the recording continues in `{}`", path.display()));
             }

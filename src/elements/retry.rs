@@ -80,22 +80,24 @@ impl Retry {
     }
 }
 
-/// Posts a warning: a recording continues in another file, or has stopped if `path` is `None`.
-pub(crate) fn report(element: &impl IsA<gst::Element>, reason: &str, path: Option<&Path>) {
-    let path = path.map(|path| path.to_string_lossy());
-    let text = match &path {
-        Some(path) => format!("{reason}; the recording continues in `{path}`"),
-        None => format!("{reason}; the recording has stopped; a file is tried again"),
-    };
-    let details = gst::Structure::builder(NEWS).field("reason", reason).field("path", path.as_deref()).build();
-    gst::element_warning!(element, gst::ResourceError::Write, ("{text}"), details: details);
+/// Posts a warning: a recording continues in another file.
+pub(crate) fn report(element: &impl IsA<gst::Element>, reason: &str, path: &Path) {
+    let path = path.to_string_lossy();
+    let details = gst::Structure::builder(NEWS).field("reason", reason).field("path", &*path).build();
+    gst::element_warning!(element, gst::ResourceError::Write, ("{reason}; the recording continues in `{path}`"), details: details);
 }
 
-/// Reads the details of a warning that [`report`] has posted: the reason and the path. `None` for other warnings.
+/// Posts a warning: a recording has stopped. `is_over`: no file is tried again.
+pub(crate) fn report_lost(element: &impl IsA<gst::Element>, reason: &str, is_over: bool) {
+    let reason = format!("{reason}; the recording has stopped{}", if is_over { "" } else { "; a file is tried again" });
+    let details = gst::Structure::builder(NEWS).field("reason", &reason).build();
+    gst::element_warning!(element, gst::ResourceError::Write, ("{reason}"), details: details);
+}
+
+/// Reads the details of a warning that [`report`] or [`report_lost`] has posted: the reason and the path. `None` for other warnings.
 pub(crate) fn read(details: Option<&gst::StructureRef>) -> Option<(String, Option<PathBuf>)> {
     let details = details.filter(|details| details.name() == NEWS)?;
-    let path = details.get::<Option<String>>("path").ok().flatten();
-    Some((details.get::<String>("reason").ok()?, path.map(Into::into)))
+    Some((details.get::<String>("reason").ok()?, details.get::<String>("path").ok().map(Into::into)))
 }
 
 #[cfg(test)]

@@ -253,7 +253,7 @@ impl BaseSinkImpl for Video {
         if event.type_() == gst::EventType::Eos {
             self.end_part();
             let reason = self.with_state(|state| state.retry.end()).flatten();
-            reason.iter().for_each(|reason| retry::report(&*self.obj(), reason, None));
+            reason.iter().for_each(|reason| retry::report_lost(&*self.obj(), reason, true));
         }
         self.parent_event(event)
     }
@@ -386,7 +386,7 @@ impl Video {
             state.retry.failed(&text, Instant::now()) || is_gone && state.retry.lose()
         });
         if is_lost == Some(true) {
-            retry::report(&*self.obj(), &text, None);
+            retry::report_lost(&*self.obj(), &text, !has_parts);
         }
         Ok(())
     }
@@ -398,7 +398,7 @@ impl Video {
             part.private.failure().is_none().then(|| state.retry.works(Instant::now())).flatten().map(|reason| (reason, state.path.clone()))
         });
         if let Some((reason, path)) = reported.flatten() {
-            retry::report(&*self.obj(), &reason, Some(&path));
+            retry::report(&*self.obj(), &reason, &path);
         }
     }
 }

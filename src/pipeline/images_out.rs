@@ -338,12 +338,12 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64
             }
         };
         match write_sample(&sample, target, images.ending, replaces) {
-            Ok(path) => lost.take().iter().for_each(|reason| retry::report(sink, reason, Some(&path))),
+            Ok(path) => lost.take().iter().for_each(|reason| retry::report(sink, reason, &path)),
             Err(error) => {
                 n_lost.fetch_add(1, Ordering::AcqRel);
                 if lost.is_none() {
                     let reason = error.to_string();
-                    retry::report(sink, &reason, None);
+                    retry::report_lost(sink, &reason, false);
                     lost = Some(reason);
                 }
             }

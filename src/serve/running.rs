@@ -146,9 +146,7 @@ impl Observed {
                 self.reloaded.notify_all();
             }
             Event::Warning(warning) => self.feed.event(EventKind::Warning, warning.as_str()),
-            Event::RecordingLost { reason } => {
-                self.feed.event(EventKind::Warning, format!("{reason}; the recording has stopped, and is tried again"))
-            }
+            Event::RecordingLost { reason } => self.feed.event(EventKind::Warning, reason.as_str()),
             Event::RecordingContinued { reason, path } => {
                 self.feed.event(EventKind::Warning, format!("{reason}; the recording continues in `{}`", path.display()));
             }

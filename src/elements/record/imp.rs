@@ -442,8 +442,8 @@ impl RoiRecord {
                     counts.lock().unwrap().errors += 1;
                     return gst::warning!(CAT, obj = element, "{error}");
                 }
-                News::Lost(reason) => return retry::report(&element, &Printable(&reason).to_string(), None),
-                News::Continued { reason, path } => return retry::report(&element, &Printable(&reason).to_string(), Some(&path)),
+                News::Lost(reason) => return retry::report_lost(&element, &Printable(&reason).to_string(), false),
+                News::Continued { reason, path } => return retry::report(&element, &Printable(&reason).to_string(), &path),
             };
             {
                 let mut counts = counts.lock().unwrap();
@@ -665,7 +665,7 @@ impl RoiRecord {
         let is_lost = failed.is_some_and(|(_, is_lost)| is_lost);
         self.counts.lock().unwrap().errors += 1;
         if is_lost {
-            retry::report(&*self.obj(), &text, None);
+            retry::report_lost(&*self.obj(), &text, false);
         }
     }
 
