@@ -351,6 +351,25 @@ fn missing_folder_is_an_error_with_remedy() {
 }
 
 #[test]
+fn zones_and_labels_select_lost_tracks() {
+    let pipeline = pipeline(&format!(
+        "{SOURCE} ! roitrack min-hits=1 report-lost=true ! roianalytics zones=left:0,0,0.5,0,0.5,1,0,1 ! \
+         roipublish name=publish labels=face zones=left ! fakesink"
+    ));
+    let destination = Destination::new("lost");
+    pipeline.by_name("publish").unwrap().set_property("address", destination.0.to_str().unwrap());
+    let at = |id: i32, x: f32| face(id, Rect { x, y: 60.0, width: 40.0, height: 60.0 });
+    let dog = move |id: i32| roiflow::frame::Detection { label_id: 2, label: Some("dog".into()), ..at(id, 60.0) };
+    // After three frames, no object is detected any more.
+    attach(&pipeline, move |n| results(SIZE, n, if n < 3 { vec![at(1, 0.0), at(2, 200.0), dog(3)] } else { vec![] }));
+    assert_eq!(run(&pipeline).error, None);
+    let lost: Vec<Vec<Value>> =
+        destination.lines().iter().map(|line| line["lost_tracks"].as_array().cloned().unwrap_or_default()).collect();
+    assert_eq!(lost.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 0, 1, 1], "{lost:?}");
+    assert!(lost[4][0]["roi_type"] == "face" && lost[4][0]["bounding_box"]["x_min"].as_f64().unwrap() < 0.1, "{lost:?}");
+}
+
+#[test]
 fn zones_and_labels_select_objects_and_tags_are_in_each_line() {
     let folder = Folder::new("zones");
     let play = |zones: &str, tags: &str| {
