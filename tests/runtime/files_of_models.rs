@@ -1,6 +1,6 @@
 //! The files of a model: weights in separate files, files that are no regular files, and files that other programs change.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use roiflow::devices;
@@ -125,16 +125,59 @@ fn a_cached_model_that_was_truncated_is_compiled_again() {
     let config = Config { cache_folder: Some(folder.clone()), ..Config::default() };
     for device in devices_here() {
         computes(&compile(&path, device, &config).unwrap(), device);
-        let mut folders = vec![folder.clone()];
-        while let Some(next) = folders.pop() {
-            for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
-                match entry.file_type().unwrap().is_dir() {
-                    true => folders.push(entry.path()),
-                    false => std::fs::OpenOptions::new().write(true).open(entry.path()).unwrap().set_len(100).unwrap(),
-                }
-            }
+        for file in files_below(&folder) {
+            std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(100).unwrap();
         }
         computes(&compile(&path, device, &config).unwrap(), device);
+    }
+}
+
+/// Returns the files in a folder and in its folders.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) { &mut folders } else { &mut files }.push(entry.path());
+        }
+    }
+    files
+}
+
+/// Another program changes the weights in the cache and restores them, over and over. A model with changed weights never computes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_cached_model_may_be_damaged_while_it_is_loaded() {
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new("damaged-cache");
+    let path = scratch.file("model.onnx", scaling(1 << 10).bytes());
+    let weights = [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
+    for device in devices_here() {
+        let folder = scratch.path().join(device);
+        let config = Config { cache_folder: Some(folder.clone()), ..Config::default() };
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                    // Drafts are private until they are complete.
+                    for file in files_below(&folder).into_iter().filter(|file| !file.to_string_lossy().contains(".tmp/")) {
+                        let Ok(bytes) = std::fs::read(&file) else { continue };
+                        let Some(place) = bytes.windows(weights.len()).position(|window| window == weights) else { continue };
+                        let Ok(file) = std::fs::OpenOptions::new().write(true).open(&file) else { continue };
+                        for bytes in [&[0; 16], &weights[..]] {
+                            file.write_all_at(bytes, place as u64).unwrap();
+                            std::thread::sleep(std::time::Duration::from_micros(200));
+                        }
+                    }
+                }
+            });
+            let compute = || compile(&path, device, &config)?.infer(row([1.0; 4]));
+            let computed: Vec<_> = (0..20).map(|_| compute().map(|outputs| values(&outputs[0]))).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+            assert!(
+                computed.iter().all(|values| values.as_ref().is_ok_and(|values| *values == [1.0, 2.0, 3.0, 4.0])),
+                "{device}: {computed:?}"
+            );
+        });
     }
 }
 

@@ -5,13 +5,15 @@
 //! - A new entry is first written to a draft, which is a folder that only this process uses. When the draft is complete, one rename makes
 //!   it the entry. The files of an entry are never changed, because other processes may have mapped them: truncating a mapped file would
 //!   kill these processes with SIGBUS.
-//! - Each entry has a list of checksums. If they do not match, the entry is removed and the model is compiled again.
+//! - Each entry has a list of checksums. If they do not match, the entry is removed and the model is compiled again. The engine gets the bytes
+//!   that were checked, so a file that changes after the check has no effect.
 //! - The process that writes a draft holds a file lock on it (`flock`). The lock ends with the process. Drafts without a lock are removed.
 //! - Entries that were not used for 90 days are removed. If the remaining entries exceed 2 GiB, the least recently used entries are removed
 //!   as well. `ROIFLOW_CACHE_DAYS` and `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. A process that uses a file can
 //!   still read it after its removal.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, FileTimes, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
@@ -60,7 +62,14 @@ impl CacheEntry {
     }
 
     /// Returns the folder of the entry, if it exists and its checksums match. Removes a damaged entry.
+    #[cfg_attr(not(any(test, feature = "openvino")), allow(dead_code, reason = "for OpenVINO only"))]
     pub fn found(&self) -> Option<PathBuf> {
+        self.read(|_, _| ())
+    }
+
+    /// Same as [`CacheEntry::found`], but also passes the bytes of each file to `take`, in parts and with the name of the file. The bytes are
+    /// valid only if the result is not `None`.
+    pub fn read(&self, take: impl FnMut(&OsStr, &[u8])) -> Option<PathBuf> {
         let path = self.path();
         let listed = match File::open(path.join(SUMS)) {
             Ok(mut file) => {
@@ -73,7 +82,7 @@ impl CacheEntry {
             Err(_) if !path.exists() => return None,
             Err(error) => Err(error),
         };
-        match listed.and_then(|listed| Ok(listed == sums(&path)? && !listed.is_empty())) {
+        match listed.and_then(|listed| Ok(listed == sums(&path, take)? && !listed.is_empty())) {
             Ok(true) => {
                 if is_first_use(&self.folder) {
                     clean(&self.folder, &Limits::of_environment(), &self.name);
@@ -137,26 +146,36 @@ impl Draft<'_> {
         &self.path
     }
 
-    /// Links the files of an entry into the draft, for an engine that writes to the folder from which it reads.
+    /// Copies the files of the entry into the draft, for an engine that reads from a folder and writes to it. Returns false if there is no
+    /// entry, or if it is damaged.
     ///
     /// # Errors
-    /// Returns the system's error if a file cannot be linked.
+    /// Returns the system's error if a file cannot be written.
     #[cfg_attr(not(feature = "openvino"), allow(dead_code, reason = "for OpenVINO only"))]
-    pub fn link(&self, entry: &Path) -> io::Result<()> {
-        for file in fs::read_dir(entry)? {
-            let (from, name) = file.map(|file| (file.path(), file.file_name()))?;
-            if name != SUMS {
-                let to = self.path.join(name);
-                fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop))?;
+    pub fn copy_entry(&self) -> io::Result<bool> {
+        let mut written: io::Result<Option<(OsString, File)>> = Ok(None);
+        let found = self.entry.read(|name, bytes| {
+            written = std::mem::replace(&mut written, Ok(None)).and_then(|open| {
+                let mut open = match open {
+                    Some(open) if open.0 == name => open,
+                    _ => (name.to_owned(), File::create(self.path.join(name))?),
+                };
+                io::Write::write_all(&mut open.1, bytes).map(|()| Some(open))
+            });
+        });
+        let is_found = written.map(|_| found.is_some());
+        if !matches!(is_found, Ok(true)) {
+            for file in fs::read_dir(&self.path)?.flatten() {
+                fs::remove_file(file.path())?;
             }
         }
-        Ok(())
+        is_found
     }
 
     /// Makes the draft the cache entry, unless another process has written this entry first. Removes an empty draft.
     pub fn keep(self) {
         let Self { entry, path, .. } = &self;
-        let kept = sums(path).and_then(|sums| {
+        let kept = sums(path, |_, _| ()).and_then(|sums| {
             if sums.is_empty() {
                 return Ok(());
             }
@@ -192,23 +211,25 @@ fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     builder.recursive(with_parents).create(folder)
 }
 
-/// Returns the checksums of an entry: a sorted list with one line for each file, which has its checksum, length and name.
-fn sums(entry: &Path) -> io::Result<String> {
+/// Returns the checksums of an entry: a sorted list with one line for each file, which has its checksum, length and name. Passes the bytes of
+/// each file to `take`.
+fn sums(entry: &Path, mut take: impl FnMut(&OsStr, &[u8])) -> io::Result<String> {
     let mut lines = Vec::new();
     for file in fs::read_dir(entry)? {
         let file = file?;
         if file.file_name() != SUMS {
-            let (sum, n_bytes) = checksum(File::open(file.path())?)?;
-            lines.push(format!("{sum:016x} {n_bytes} {}\n", file.file_name().to_string_lossy()));
+            let name = file.file_name();
+            let (sum, n_bytes) = checksum(File::open(file.path())?, |bytes| take(&name, bytes))?;
+            lines.push(format!("{sum:016x} {n_bytes} {}\n", name.to_string_lossy()));
         }
     }
     lines.sort_unstable();
     Ok(lines.concat())
 }
 
-/// Returns the checksum and length of a file. The checksum detects damage, not forgery. Its cost is one multiplication for eight bytes, in
+/// Returns the checksum and length of a file, and passes its bytes to `take`. The checksum detects damage, not forgery. Its cost is one multiplication for eight bytes, in
 /// four independent lanes, so it runs at the speed of memory.
-fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
+fn checksum(mut file: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<(u64, u64)> {
     const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1_u64, 2, 3, 4];
     let (mut buffer, mut n_bytes) = (vec![0_u8; 1 << 18], 0_u64);
@@ -221,6 +242,7 @@ fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
                 n => n_read += n,
             }
         }
+        take(&buffer[..n_read]);
         let n_words = n_read.div_ceil(32) * 4;
         buffer[n_read..].iter_mut().take(n_words * 8 - n_read).for_each(|byte| *byte = 0);
         for block in buffer[..n_words * 8].chunks_exact(32) {

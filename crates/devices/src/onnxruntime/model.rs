@@ -167,10 +167,12 @@ impl<'a> Prepared<'a> {
             (Some(Cow::Borrowed(_)) | None, source) => session(&options, source),
         };
         let Some(kept) = &self.kept else { return compile(options()?) };
-        if let Some(entry) = kept.found() {
+        let mut model = Vec::new();
+        // An entry has one file.
+        if let Some(entry) = kept.read(|_, bytes| model.extend_from_slice(bytes)) {
             let options = options()?;
             options.no_optimization()?;
-            match options.session(&entry.join(CACHED_NAME)) {
+            match options.session_of(&model) {
                 Ok(session) => {
                     tracing::debug!("`{source}` was loaded from the cache");
                     return Ok(session);

@@ -192,10 +192,12 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
             (ModelSource::File(path), _) if !model.is_reshaped() => of_file(path)?,
             // If compiling the reshaped copy fails, the caller's own file is compiled below, so that an error names the caller's file.
             (ModelSource::File(path), Some(folder)) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
-                of_file(&file).unwrap_or_else(|_| {
+                let compiled = of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
                     None
-                })
+                });
+                // The copy may have been damaged while OpenVINO read it.
+                compiled.filter(|_| kept.found().is_some())
             }),
             _ => None,
         };
@@ -263,9 +265,8 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
 
 /// Compiles a file, or loads its compiled model from the cache.
 ///
-/// OpenVINO writes cached models in place, although other processes may have mapped those files. So this process gives OpenVINO a private
-/// folder (a draft) with hard links to the files of the cache entry. If OpenVINO had to compile the model, the draft becomes the cache
-/// entry.
+/// OpenVINO writes cached models in place, although other processes may read those files. So this process gives OpenVINO a private folder (a
+/// draft) with copies of the files of the cache entry. If OpenVINO had to compile the model, the draft becomes the cache entry.
 fn compile_file(
     api: &Arc<Api>,
     folder: Option<&Path>,
@@ -277,27 +278,20 @@ fn compile_file(
     let Some(folder) = folder else { return uncached() };
     let not_cached =
         |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
-    let prepare = || -> std::io::Result<(CacheEntry, Option<PathBuf>)> {
-        let kept = cache_entry(api, folder, path, device, properties)?;
-        let found = kept.found();
-        Ok((kept, found))
+    let kept = match cache_entry(api, folder, path, device, properties) {
+        Ok(kept) => kept,
+        Err(error) => {
+            not_cached(&error.to_string());
+            return uncached();
+        }
     };
-    let (kept, mut found) = match prepare() {
+    let (draft, is_found) = match kept.draft().and_then(|draft| draft.copy_entry().map(|is_found| (draft, is_found))) {
         Ok(prepared) => prepared,
         Err(error) => {
             not_cached(&error.to_string());
             return uncached();
         }
     };
-    let draft = match kept.draft() {
-        Ok(draft) => draft,
-        Err(error) => {
-            not_cached(&error.to_string());
-            return uncached();
-        }
-    };
-    // Another process may have removed the entry after `prepare` found it.
-    found = found.filter(|entry| draft.link(entry).is_ok());
     let Some(draft_folder) = draft.path().to_str() else {
         not_cached("the path of the cache folder is not UTF-8");
         return uncached();
@@ -306,10 +300,10 @@ fn compile_file(
     match CompiledFile::of_file(api, path, device, &with_cache) {
         Ok(compiled) => {
             let is_yes = |text: String| ["YES", "TRUE", "1"].iter().any(|yes| text.eq_ignore_ascii_case(yes));
-            let is_loaded = found.is_some() && compiled.property(c"LOADED_FROM_CACHE").is_none_or(is_yes);
+            let is_loaded = is_found && compiled.property(c"LOADED_FROM_CACHE").is_none_or(is_yes);
             tracing::debug!("`{}` was {}", path.display(), if is_loaded { "loaded from the cache" } else { "compiled" });
             if !is_loaded {
-                if found.is_some() {
+                if is_found {
                     kept.remove();
                 }
                 draft.keep();
@@ -318,7 +312,7 @@ fn compile_file(
         }
         // The model or the cached file may be invalid. Compile without the cache: if this fails as well, the model is invalid.
         Err(why) => {
-            if found.is_some() {
+            if is_found {
                 kept.remove();
             }
             let compiled = uncached()?;
