@@ -226,10 +226,11 @@ class Results(Sequence[Detection]):
     An index returns a `Detection`. A slice, a list of indexes or a mask of booleans returns `Results` with these detections.
     """
 
-    __slots__ = ("_boxes", "_color", "_raw")
+    __slots__ = ("_boxes", "_color", "_known", "_raw")
 
-    def __init__(self, raw: _roiflow._Results, color: _Color = "bgr") -> None:
-        self._raw, self._color, self._boxes = raw, color, cast("Boxes | None", None)
+    def __init__(self, raw: _roiflow._Results, color: _Color = "bgr", known: frozenset[str] = frozenset()) -> None:
+        # `_known`: the labels that the detectors could give; empty if they are not known.
+        self._raw, self._color, self._known, self._boxes = raw, color, known, cast("Boxes | None", None)
 
     @property
     def boxes(self) -> Boxes:
@@ -262,7 +263,7 @@ class Results(Sequence[Detection]):
                 raise IndexError(f"no detection {number}: there are {len(self)}")
             return Detection(self, number % len(self))
         chosen = np.arange(len(self))[np.asarray(index, int) if isinstance(index, list) and not index else index]
-        return Results(self._raw.select(chosen.tolist()), self._color)
+        return Results(self._raw.select(chosen.tolist()), self._color, self._known)
 
     def __iter__(self) -> Iterator[Detection]:
         return (Detection(self, index) for index in range(len(self)))
@@ -294,15 +295,21 @@ class Results(Sequence[Detection]):
         - `blur`, `pixelate`: labels of objects that are made unrecognizable; `*`: all objects. Objects that the detector missed stay
           recognizable.
 
-        Raises ValueError if the size of the image differs from that of the results, and ReadError if the font cannot be read.
+        Raises ValueError if the size of the image differs from that of the results, or if the detector has no label to blur or pixelate.
+        Raises ReadError if the font cannot be read.
         """
         array, color = _array_of(image, color or self._color)
         style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size), operator.index(mask_opacity))
         for name, names in (("blur", blur), ("pixelate", pixelate)):
             if isinstance(names, str):
                 raise TypeError(f"{name}: expected a list of labels, got the text {names!r}")
+        blur, pixelate = list(blur), list(pixelate)
+        unknown = {*blur, *pixelate} - {"*", *self._known, *self.boxes.labels} if self._known else None
+        if unknown:
+            # A label with a spelling mistake would leave faces recognizable.
+            raise ValueError(f"blur, pixelate: expected labels of {', '.join(sorted(self._known))}, got {', '.join(sorted(unknown))}")
         file = None if font is None else os.fspath(font)
-        return _roiflow._plot(array, color, self._raw, style, title, file, (list(blur), list(pixelate)))
+        return _roiflow._plot(array, color, self._raw, style, title, file, (blur, pixelate))
 
     def to_json(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> str:
         """One line of JSON in the schema of `roiflow run --json`, without a line end.
@@ -360,10 +367,10 @@ Rois = Union[Results, npt.NDArray[Any], Sequence[Sequence[float]]]
 class Pending:
     """A submitted image: the return value of `ImageModel.submit`. Dropping it cancels a run that has not begun."""
 
-    __slots__ = ("_color", "_resized", "_run")
+    __slots__ = ("_color", "_known", "_resized", "_run")
 
-    def __init__(self, run: _roiflow._Run, color: _Color, resized: tuple[int, int] | None) -> None:
-        self._run, self._color, self._resized = run, color, resized
+    def __init__(self, run: _roiflow._Run, color: _Color, resized: tuple[int, int] | None, known: frozenset[str]) -> None:
+        self._run, self._color, self._resized, self._known = run, color, resized, known
 
     def done(self) -> bool:
         """Whether the run ended, with results or an error."""
@@ -379,7 +386,7 @@ class Pending:
         Raises the error of the run, and TimeoutError after `timeout` seconds.
         """
         raw = self._run.wait(timeout)
-        return Results(raw if self._resized is None else raw.resized(*self._resized), self._color)
+        return Results(raw if self._resized is None else raw.resized(*self._resized), self._color, self._known)
 
 
 class ImageModel:
@@ -516,22 +523,36 @@ class ImageModel:
         array, color = _array_of(image, color or self._options.color)
         size = (array.shape[1], array.shape[0]) if array.ndim > 1 else (0, 0)
         regions = None if rois is None else _rois_of(rois, size)
-        resized = None
+        resized, known = None, self._known(rois)
         preprocess = self._options.preprocess
         if preprocess is not None:
             returned = preprocess(array)
             values, place = returned if isinstance(returned, tuple) else (returned, None)
+            if values is None:
+                raise TypeError("preprocess: expected an array, got None. The function must return the image or the input")
             values = np.asarray(values)
             if place is not None or values.ndim == 4:
-                return self._submit_values(stage, values, place, size, regions is not None, color)
+                return self._submit_values(stage, values, place, size, regions is not None, color, known)
             array = values
             now = (array.shape[1], array.shape[0]) if array.ndim > 1 else (0, 0)
             if now != size and min(*now, *size) > 0:
                 regions, resized = None if regions is None else regions.resized(*now), size
-        return Pending(stage.submit(array, color, regions), color, resized)
+        return Pending(stage.submit(array, color, regions), color, resized, known)
+
+    def _known(self, rois: Rois | None) -> frozenset[str]:
+        """The labels that objects of the results may have; empty if they are not known."""
+        before = rois._known if isinstance(rois, Results) else frozenset()
+        return before.union(self.labels) if self.task == "detection" and (rois is None or before) else before
 
     def _submit_values(
-        self, stage: _roiflow._Stage, values: Array, place: Any, size: tuple[int, int], has_regions: bool, color: _Color
+        self,
+        stage: _roiflow._Stage,
+        values: Array,
+        place: Any,
+        size: tuple[int, int],
+        has_regions: bool,
+        color: _Color,
+        known: frozenset[str],
     ) -> Pending:
         """Submit the input that a preprocessing function returned."""
         if has_regions:
@@ -542,7 +563,7 @@ class ImageModel:
         if len(place) != 4 or not np.isfinite(place).all():
             raise ValueError(f"preprocess: expected scale x, scale y, offset x and offset y from the input to the image, got {place!r}")
         x_scale, y_scale, x_offset, y_offset = map(float, place)
-        return Pending(stage.submit_values(values, size, (x_scale, y_scale), (x_offset, y_offset)), color, None)
+        return Pending(stage.submit_values(values, size, (x_scale, y_scale), (x_offset, y_offset)), color, None, known)
 
     def __repr__(self) -> str:
         width, height = self.input_size
@@ -604,6 +625,9 @@ def _toml(value: Any) -> str:
 
 
 def _description_text(description: Mapping[str, Any]) -> str:
+    if "task" not in description:
+        known = ", ".join(map(repr, description)) or "none"
+        raise ValueError(f'description: expected the key "task" with "detection" or "classification", got the keys {known}')
     values = {"version": 1, **description}
     return "".join(f"{json.dumps(str(key))} = {_toml(value)}\n" for key, value in values.items())
 
@@ -632,7 +656,7 @@ def load(
       the model.
     - `confidence`: objects with a lower confidence are omitted; default: the threshold of the description.
     - `iou`: a box is suppressed if its overlap with a box of higher confidence exceeds this value; default: that of the description.
-    - `classes`: labels or numbers of the classes to report; default: all.
+    - `classes`: labels or numbers of the classes that a detector reports; default: all.
     - `labels`: names of the classes. They replace the labels of the description.
     - `gallery`: for models with the decoder `embedding`: a file with names and vectors, which `roiflow gallery add` writes. An object then gets the
       name of the nearest vector, or `unknown` if the best cosine is below `confidence`.

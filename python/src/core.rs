@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 
 use crate::compiled::CompiledModel;
-use crate::errors::{NotFound, OrRaise};
+use crate::errors::OrRaise;
 use crate::interpreter::detached;
 use crate::model::Model;
 use crate::package;
@@ -41,11 +41,10 @@ fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
     if ["CPU", "AUTO", "NULL"].contains(&name) || name.starts_with("OPENVINO.") || name.starts_with("ORT.") {
         return Ok(());
     }
-    let names: Vec<String> = devices(py).into_iter().map(|(name, _)| name).collect();
-    if names.iter().any(|known| known == name) {
+    if devices(py).iter().any(|(known, _)| known == name) {
         return Ok(());
     }
-    Err(NotFound::new_err(format!("no device {name}: expected one of {}", names.join(", "))))
+    detached(py, || runtime_core().default_context(name)).map(drop).or_raise()
 }
 
 /// Reads a model from a path, or from the bytes of a file.

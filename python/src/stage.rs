@@ -86,6 +86,11 @@ impl PyStage {
         };
         let stage = Self { stage: Some(Arc::new(detached(py, load).or_raise()?)), classes: None };
         let Some(classes) = classes else { return Ok(stage) };
+        if stage.stage().spec().task != Task::Detection {
+            return Err(PyValueError::new_err(
+                "classes: expected none for a classifier, which reports one label; compare the label of its attribute",
+            ));
+        }
         let classes = classes.iter().map(|class| stage.class_of(class)).collect::<PyResult<Vec<u32>>>()?;
         Ok(Self { stage: Some(stage.stage().clone()), classes: Some(classes.into()) })
     }

@@ -189,6 +189,8 @@ def test_what_preprocessing_raises_comes_out_of_the_call():
         load("rectangle", preprocess=lambda image: 1 / 0)(scene())
     with pytest.raises(TypeError, match="uint8"):
         load("rectangle", preprocess=lambda image: image / 255)(scene())
+    with pytest.raises(TypeError, match="got None"):
+        load("rectangle", preprocess=lambda image: None)(scene())
 
 
 def stretched(image):

@@ -294,6 +294,7 @@ def test_a_damaged_image_file_is_a_read_error(tmp_path):
         ({"description": "nowhere.toml"}, ov.ReadError, "nowhere.toml"),
         ({"description": {"task": "detection", "input": {"layout": "nhwc"}, "output": {"decoder": "yolov9"}}}, ov.ConfigError, "yolov9"),
         ({"description": {"task": object()}}, TypeError, "description"),
+        ({"description": {}}, ValueError, 'expected the key "task".*got the keys none'),
         ({"preprocess": "unknown"}, ValueError, "preprocess.*unknown"),
         ({"preprocess": 5}, TypeError, "preprocess"),
         ({"config": {"no-option": 1}}, ov.Error, "no-option"),
@@ -303,6 +304,11 @@ def test_a_damaged_image_file_is_a_read_error(tmp_path):
 def test_a_wrong_option_is_an_error_that_names_it(options, error, says):
     with pytest.raises(error, match=says):
         load("rectangle", **options)
+
+
+def test_a_classifier_refuses_classes():
+    with pytest.raises(ValueError, match="classes: expected none for a classifier"):
+        load("color", classes=["red"])
 
 
 def test_wrong_model_files_are_errors(tmp_path):

@@ -241,7 +241,16 @@ impl Core {
         if let Some(family) = self.families.iter().find(|family| is_of(family.prefix())) {
             return Ok(family.device(name));
         }
-        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", self.names())))
+        let hint = match self.devices.iter().find(|device| device.name().eq_ignore_ascii_case(name)) {
+            Some(device) => format!("; did you mean `{}`?", device.name()),
+            // GPU, CUDA or NPU without the engine.
+            None if !name.is_empty() && name.chars().all(char::is_alphanumeric) && !self.families.is_empty() => {
+                let prefixes: Vec<_> = self.families.iter().map(|family| format!("`{}.{name}`", family.prefix())).collect();
+                format!("; other devices have the name of their engine first, such as {}", prefixes.join(" or "))
+            }
+            None => String::new(),
+        };
+        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}{hint}", self.names())))
     }
 
     fn names(&self) -> String {

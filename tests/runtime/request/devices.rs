@@ -73,10 +73,13 @@ fn a_family_gives_the_devices_behind_its_prefix() {
     for name in ["A.0", "B.1", "B.7", "A.HETERO:B.0"] {
         assert_eq!(compile_on(&core, name, &Config::default()).device(), name);
     }
-    for name in ["A", "A.", "AA.0", "C.0", ".0", ""] {
+    let engine_first = "; other devices have the name of their engine first, such as `A.GPU` or `B.GPU`";
+    for (name, hint) in
+        [("A.", ""), ("AA.0", ""), ("C.0", ""), (".0", ""), ("", ""), ("GPU", engine_first), ("null", "; did you mean `NULL`?")]
+    {
         let error = core.default_context(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
-        assert_eq!(error.to_string(), format!("no device `{name}`: expected one of NULL, A.CPU, B.CPU"));
+        assert_eq!(error.to_string(), format!("no device `{name}`: expected one of NULL, A.CPU, B.CPU{hint}"));
     }
     // A registered device or family replaces an earlier one with the same name.
     core.register_family(Arc::new(Family { prefix: "A", known: vec!["A.5"], read: UNKNOWN }));
