@@ -35,12 +35,33 @@ pub struct Address {
     passed_on: Vec<(String, String)>,
 }
 
+/// Whether an `@` behind the first `/` or `?` may end a login, as in `mqtt://me:1/2@host`, whose first part looks like a port. `is_wrong`: the
+/// address is not valid otherwise.
+pub(crate) fn has_late_login(text: &str, table: &Scheme, is_wrong: bool) -> bool {
+    let rest = text.split_once("://").map_or("", |(_, rest)| rest);
+    let (authority, behind) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let path = behind.split('?').next().unwrap_or_default();
+    // A webhook may have `/@name` as its path.
+    let may_be_path = table.has_secret_path && !authority.contains(':');
+    !authority.contains('@') && behind.contains('@') && (is_wrong || path.contains('@') && !may_be_path)
+}
+
 impl Address {
     /// Parses an address with the options of a scheme. Opens no file.
     ///
     /// # Errors
-    /// Returns the description of the first mistake if the text is not a valid address, or may not use its options.
+    /// Returns the description of the first mistake if the text is not a valid address, or may not use its options. The description contains
+    /// no part of a login.
     pub fn parse(text: &str, table: &'static Scheme, access: &FileAccess) -> Result<Self, String> {
+        let parsed = Self::parse_parts(text, table, access);
+        if has_late_login(text, table, parsed.is_err()) {
+            let remedy = "in a login write `/` as %2F, `?` as %3F and `@` as %40; in a path or an option write `@` as %40";
+            return Err(format!("expected `@` only between a login and the host, got one after `/` or `?`: {remedy}"));
+        }
+        parsed
+    }
+
+    fn parse_parts(text: &str, table: &'static Scheme, access: &FileAccess) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("expected SCHEME://HOST, got no `://`")?;
         let scheme = scheme.to_ascii_lowercase();
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
@@ -397,6 +418,23 @@ mod tests {
         assert!(error.contains("/no/such"), "{error}");
         let error = parse("mqtt://host/?retain=true&retain=false").unwrap_err();
         assert_eq!(error, "option retain: expected it once, got it twice");
+    }
+
+    #[test]
+    fn no_error_shows_a_part_of_a_password() {
+        for scheme in ["mqtt", "nats", "redis", "kafka", "http", "https", "tls"] {
+            for login in ["u:SECRET/PW", "u:SECRET?PW", "u:12345/SECRET", "u:12345?SECRET", "u:1/SEC@RET", "SEC:RET/SECRET"] {
+                let text = format!("{scheme}://{login}@127.0.0.1:1/t");
+                let error = parse(&text).expect_err(&text);
+                assert!(!error.contains("SEC") && !error.contains("PW") && error.contains("%2F"), "{text}: {error}");
+                let shown = crate::redact(&text);
+                assert!(["SEC", "PW", "1234"].iter().all(|part| !shown.contains(part)), "{text}: {shown}");
+            }
+        }
+        for text in ["https://host/@name/hook", "https://me:x@host/@name", "mqtt://host:1/t?user=me@x", "mqtt://u:a%2Fb#c@host/t"] {
+            parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        assert!(parse("http://host:8080/@name").unwrap_err().contains("in a path or an option write `@` as %40"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::fmt;
 use base64::Engine;
 use roiflow_results::redaction::{self, HIDDEN, Secrets, percent_decoded};
 
+use super::address::has_late_login;
 use super::files::FileAccess;
 use super::options::{Kind, Scheme};
 
@@ -73,6 +74,10 @@ impl fmt::Debug for Url {
 pub fn redact(url: &str) -> Cow<'_, str> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.trim_start().to_ascii_lowercase()).unwrap_or_default();
     let Some(table) = Scheme::named(&scheme) else { return redaction::redact(url) };
+    if table.has_secret_path && has_late_login(url, table, false) {
+        let behind = url.split('?').next().and_then(|path| path.rfind('@')).map_or("", |at| &url[at..]);
+        return Cow::Owned(redact(&format!("{scheme}://{HIDDEN}{behind}")).into_owned());
+    }
     if table.has_secret_path {
         let hidden = redaction::redact(url);
         let begin = hidden.find("://").map_or(0, |at| at + 3);
