@@ -4,7 +4,7 @@
 //! opens the file and replaces an existing file. If the program fails before its first result, the earlier results remain. A write that
 //! waits for a reader ends at a [`Deadline`], which another thread can set.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -264,6 +264,9 @@ fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Dead
             Ok(file) => {
                 let metadata = file.metadata()?;
                 let is_file = metadata.is_file();
+                if is_file {
+                    lock(&file, if_exists)?;
+                }
                 if is_file && (ends_lines || if_exists != IfExists::Append) {
                     begin(&file, path, if_exists)?;
                 }
@@ -281,6 +284,16 @@ fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Dead
 
 fn is_fifo(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+/// Locks a file until it is closed, so that no other run replaces its content. Several runs may append to a file.
+fn lock(file: &File, if_exists: IfExists) -> io::Result<()> {
+    // A file system without locks reports another error.
+    if if_exists != IfExists::Append && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Err(io::Error::new(ErrorKind::ResourceBusy, "another stream or process writes this file; name another file"));
+    }
+    let _locked = file.try_lock_shared();
+    Ok(())
 }
 
 /// Truncates a file, or terminates an incomplete line of an earlier run.
@@ -352,6 +365,12 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         file.write_all(b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        let busy = |result: io::Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::ResourceBusy);
+        output(&path, IfExists::Replace).check().unwrap();
+        busy(output(&path, IfExists::Replace).write_all(b"other"));
+        output(&path, IfExists::Append).write_all(b"er").unwrap();
+        drop(file);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\ner");
         let mut empty = output(&path, IfExists::Replace);
         empty.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
@@ -369,8 +388,7 @@ mod tests {
         std::fs::remove_file(&moved).unwrap();
         assert!(file.is_deleted());
         // This file had no name when it was opened.
-        let mut unnamed =
-            output(Path::new(&format!("/proc/self/fd/{}", file.opened.as_ref().unwrap().file.as_raw_fd())), IfExists::Replace);
+        let mut unnamed = output(Path::new(&format!("/proc/self/fd/{}", file.opened.as_ref().unwrap().file.as_raw_fd())), IfExists::Append);
         unnamed.write_all(b"a").unwrap();
         assert!(!unnamed.is_deleted());
     }
