@@ -313,18 +313,22 @@ impl Intake {
         self.limit(&src);
     }
 
-    /// Announces that no more pads follow after the first part with an image. Otherwise `decodebin` waits for further streams, until it has
-    /// stored 8 MiB.
+    /// Lets only the first kind of image through, and announces that no more pads follow. Otherwise `decodebin` waits for further streams, until
+    /// it has stored 8 MiB, and does not see the end of the source if one follows later.
     fn watch_parts(self: &Arc<Self>, demuxer: &gst::Element) {
         self.is_endless.store(true, Ordering::Relaxed);
-        demuxer.connect_pad_added(|demuxer, pad| {
+        let has_images = AtomicBool::new(false);
+        demuxer.connect_pad_added(move |demuxer, pad| {
+            let caps = pad.current_caps();
+            let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
+            let is_image = kind.is_some_and(|kind| kind.starts_with("image/") || kind.starts_with("video/"));
+            if !is_image || has_images.swap(true, Ordering::Relaxed) {
+                // Without a reader, the demuxer would report that nobody wants its data.
+                pad.add_probe(DATA | gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| consume(info));
+                return demuxer.stop_signal_emission_by_name("pad-added");
+            }
             let demuxer = demuxer.downgrade();
-            pad.add_probe(gst::PadProbeType::BUFFER, move |pad, _| {
-                let caps = pad.current_caps();
-                let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
-                if !kind.is_some_and(|kind| kind.starts_with("image/") || kind.starts_with("video/")) {
-                    return gst::PadProbeReturn::Ok;
-                }
+            pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
                 demuxer.upgrade().iter().for_each(ElementExt::no_more_pads);
                 gst::PadProbeReturn::Remove
             });

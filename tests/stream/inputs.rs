@@ -84,7 +84,9 @@ fn mjpeg_by_http_may_lack_headers_have_text_and_a_wrong_type() {
         ("parts without headers", b"", part("")),
         ("parts with their length only", b"", part(&format!("Content-Length: {}\r\n", image.len()))),
         ("the type image/jpg", b"", part("Content-Type: image/jpg\r\n")),
-        ("text between the images", b"", [text, plain].concat()),
+        ("text between the images", b"", [&text[..], &plain].concat()),
+        ("text after the first image", &plain, [text, plain.clone()].concat()),
+        ("another kind of image after the first one", &plain, [part("Content-Type: image/png\r\n"), plain.clone()].concat()),
         ("images without parts", b"", image.clone()),
     ] {
         let body = [first, &each.repeat(40)].concat();
