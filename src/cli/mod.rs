@@ -305,8 +305,8 @@ fn take_gstreamer_log(terminal: &Terminal) {
     let terminal = terminal.clone();
     gstreamer::log::add_log_function(move |category, level, file, function, line, object, message| {
         let text = category.get_line(level, file, function, line, object, message);
-        // A log that cannot be written is not reported.
-        let _number = text.map(|text| terminal.make_writer().write_all(text.as_bytes()));
+        // Addresses that a client of the server gave are not among the known secrets. A log that cannot be written is not reported.
+        let _written = text.map(|text| terminal.make_writer().write_all(crate::redaction::redact_words(&text).as_bytes()));
     });
 }
 

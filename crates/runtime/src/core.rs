@@ -245,7 +245,8 @@ impl Core {
             Some(device) => format!("; did you mean `{}`?", device.name()),
             // GPU, CUDA or NPU without the engine.
             None if !name.is_empty() && name.chars().all(char::is_alphanumeric) && !self.families.is_empty() => {
-                let prefixes: Vec<_> = self.families.iter().map(|family| format!("`{}.{name}`", family.prefix())).collect();
+                let upper = name.to_uppercase();
+                let prefixes: Vec<_> = self.families.iter().map(|family| format!("`{}.{upper}`", family.prefix())).collect();
                 format!("; other devices have the name of their engine first, such as {}", prefixes.join(" or "))
             }
             None => String::new(),

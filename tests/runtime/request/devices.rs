@@ -75,7 +75,7 @@ fn a_family_gives_the_devices_behind_its_prefix() {
     }
     let engine_first = "; other devices have the name of their engine first, such as `A.GPU` or `B.GPU`";
     for (name, hint) in
-        [("A.", ""), ("AA.0", ""), ("C.0", ""), (".0", ""), ("", ""), ("GPU", engine_first), ("null", "; did you mean `NULL`?")]
+        [("A.", ""), ("AA.0", ""), ("C.0", ""), (".0", ""), ("", ""), ("gpu", engine_first), ("null", "; did you mean `NULL`?")]
     {
         let error = core.default_context(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
