@@ -1,7 +1,7 @@
 //! `roiflow discover` against a simulated ONVIF camera.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use crate::cli::{Folder, command};
@@ -50,35 +50,42 @@ impl Camera {
             }
         });
         let requests = Arc::<Mutex<Vec<String>>>::default();
-        let seen = requests.clone();
+        let (seen, services) = (requests.clone(), address.replace("127.0.0.1", media));
         std::thread::spawn(move || {
             for client in service.incoming().flatten() {
-                let mut client = BufReader::new(client);
-                loop {
-                    let (mut head, mut n_bytes) = (String::new(), 0);
-                    while !head.ends_with("\r\n\r\n") {
-                        if client.read_line(&mut head).unwrap_or(0) == 0 {
-                            break;
-                        }
-                    }
-                    for line in head.to_lowercase().lines() {
-                        n_bytes = line.strip_prefix("content-length: ").map_or(n_bytes, |value| value.parse().unwrap());
-                    }
-                    let mut body = vec![0; n_bytes];
-                    if head.is_empty() || client.read_exact(&mut body).is_err() {
-                        break;
-                    }
-                    let body = String::from_utf8(body).unwrap();
-                    let (status, answer) = Self::answer(&body, &address.replace("127.0.0.1", media), needs_login);
-                    seen.lock().unwrap().push(body);
-                    let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n", answer.len());
-                    if client.get_mut().write_all(format!("{head}{answer}").as_bytes()).is_err() {
-                        break;
-                    }
-                }
+                // A client may hold several connections at a time.
+                let (seen, services) = (seen.clone(), services.clone());
+                std::thread::spawn(move || Self::serve(client, &seen, &services, needs_login));
             }
         });
         Self { probe, requests }
+    }
+
+    /// Answers the requests of a connection, and notes them in `seen`. `services` is the address that the answers name.
+    fn serve(client: TcpStream, seen: &Mutex<Vec<String>>, services: &str, needs_login: bool) {
+        let mut client = BufReader::new(client);
+        loop {
+            let (mut head, mut n_bytes) = (String::new(), 0);
+            while !head.ends_with("\r\n\r\n") {
+                if client.read_line(&mut head).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            for line in head.to_lowercase().lines() {
+                n_bytes = line.strip_prefix("content-length: ").map_or(n_bytes, |value| value.parse().unwrap());
+            }
+            let mut body = vec![0; n_bytes];
+            if client.read_exact(&mut body).is_err() {
+                return;
+            }
+            let body = String::from_utf8(body).unwrap();
+            let (status, answer) = Self::answer(&body, services, needs_login);
+            seen.lock().unwrap().push(body);
+            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n", answer.len());
+            if client.get_mut().write_all(format!("{head}{answer}").as_bytes()).is_err() {
+                return;
+            }
+        }
     }
 
     fn answer(request: &str, address: &str, needs_login: bool) -> (u16, String) {

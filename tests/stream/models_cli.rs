@@ -66,16 +66,19 @@ fn concurrent_starts_with_empty_cache_succeed() {
         for round in 0..5 {
             let cache = PathBuf::from(folder.file(&format!("{device}-{round}")));
             let running: Vec<Child> = (0..4).map(|_| cached(&pipeline, device, &cache)).collect();
+            // A process that ends while it compiles a copy of the model does not cache the copy.
+            let mut is_cut = false;
             for child in running {
                 let output = child.wait_with_output().unwrap();
                 assert!(output.status.success(), "{device}, round {round}: {}: {}", output.status, said(&output));
+                is_cut |= said(&output).contains("the process is exiting");
             }
             let left = entries(&cache);
             assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no temporary files remain: {left:?}");
             let next = cached(&pipeline, device, &cache).wait_with_output().unwrap();
             assert!(next.status.success() && said(&next).contains("was loaded from the cache"), "{device}: {}", said(&next));
-            assert!(!said(&next).contains("was compiled"), "{device}: {}", said(&next));
-            assert_eq!(entries(&cache), left);
+            assert!(is_cut || !said(&next).contains("was compiled"), "{device}: {}", said(&next));
+            assert!(is_cut || entries(&cache) == left, "{:?}, before {left:?}", entries(&cache));
         }
     }
 }

@@ -237,10 +237,24 @@ fn play_refused(n_frames: u64, properties: &str, refuse: impl Fn() + Send + 'sta
             refuse();
         }
     });
+    // After a refusal, the publisher sends one message at a time. Before, the end of the refusal could fall between two messages.
+    let (refused, is_refused) = channel();
+    let bus = gst::prelude::ElementExt::bus(&pipeline).unwrap();
+    bus.enable_sync_message_emission();
+    bus.connect_sync_message(None, move |_, message| {
+        let details = match message.view() {
+            gst::MessageView::Warning(warning) => warning.details(),
+            _ => None,
+        };
+        if details.is_some_and(|details| details.get("is-down") == Ok(true)) {
+            let _received = refused.send(());
+        }
+    });
     let held = pipeline.clone();
     let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
     at.recv_timeout(LIMIT).unwrap();
     eventually("results wait", || stat(&held, "spool-waiting") > 200);
+    is_refused.recv_timeout(LIMIT).unwrap();
     allow(&held);
     go.send(()).unwrap();
     let (ending, pipeline) = playing.join().unwrap();

@@ -80,9 +80,9 @@ pub fn check_order(json: &str) -> Vec<Value> {
     lines
 }
 
-/// Returns the complete lines of a file that is being written. The last line may still be incomplete.
+/// Returns the complete lines of a file that is being written. The file may not exist yet, and the last line may be incomplete.
 pub fn lines_so_far(path: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap();
+    let text = std::fs::read_to_string(path).unwrap_or_default();
     let complete = text.rfind('\n').map_or("", |end| &text[..end]);
     complete.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
