@@ -15,7 +15,7 @@
 //! A classification of the whole frame has no relation to a detection.
 //!
 //! A detection of another element may have a rotation (GStreamer 1.26 and newer). Its rectangle is then the smallest one around the rotated
-//! box, and the rotated box is one of its classifications. Our own entries have no rotation.
+//! box, and the rotated box is one of its classifications. Our entries have the rotated box of a detection that has one.
 //!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
 //! Detections and classifications relate to this descriptor. A class descriptor is not a result: it maps a label ID, which is an index, to
@@ -48,6 +48,10 @@ const FOREIGN_NAME: &str = "classification";
 const FOREIGN_ROTATED: &str = "rotated";
 /// Model name given to classifications of other elements, because the relation meta stores no model name.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
+/// Largest distance in pixels between the edges of a box and of its rotated box, if the rotated box is the box of the object.
+const MAX_ROTATED_GAP: u32 = 2;
+/// Largest coordinate of a rotated box, in pixels.
+const MAX_EDGE: f32 = 1e6;
 
 /// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this maximum limits the memory of
 /// these pairs to 4 MB. If a frame has more objects, the least confident objects get no entry. They are only in our own meta and in
@@ -205,7 +209,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     for id in ids.into_iter().filter(|id| !of_ours.contains(id)) {
         let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
         let mut classifications = relations.classifications_of(id, &[]);
-        if let Some(rotated) = relations.rotated(id) {
+        if let Some(rotated) = relations.location(id).and_then(|(place, _)| place.rotated()) {
             let outcome = Outcome::Geometry(Geometry::RotatedRect(rotated));
             classifications.push(Classification { name: FOREIGN_ROTATED.into(), model: FOREIGN_MODEL.into(), outcome });
         }
@@ -236,8 +240,8 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
 
 /// Adds missing results to the buffer's relation meta, and creates the meta if the buffer has none. No effect without the library.
 ///
-/// Entries cannot be removed from a relation meta. If objects were removed and all entries are ours, the meta is created again. If the
-/// meta has entries of other elements, our outdated entries stay.
+/// Entries cannot be removed from a relation meta, and cannot be moved. If objects were removed or moved and all entries are ours, the meta
+/// is created again. If the meta has entries of other elements, our outdated entries stay.
 pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
     let Some(api) = api() else { return };
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
@@ -247,8 +251,9 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     // classification, it must not be written a second time.
     let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut foreign_of_frame: Vec<Classification> = Vec::new();
-    let mut is_all_ours = true;
     let mut n_entries = 0;
+    let detection_of: HashMap<ObjectId, &Detection> = results.detections.iter().map(|detection| (detection.id, detection)).collect();
+    let mut is_outdated = false;
     match Relations::of(buffer) {
         None => *written = Written::default(),
         Some(relations) => {
@@ -258,8 +263,13 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             *written = Written(relations.still_there(&ids, written).cloned().collect(), OfFrame { classes, n_classifications });
             tracked.extend(ids.iter().filter(|id| relations.track_of(**id).is_some()));
             n_entries = relations.len();
-            is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() + written.1.classes.len() == n_entries;
-            if !is_all_ours {
+            if written.0.iter().map(Entry::n_entries).sum::<usize>() + written.1.classes.len() == n_entries {
+                let is_current = |entry: &Entry| {
+                    let place = detection_of.get(&entry.object).and_then(|detection| Place::of(detection, results.size, api));
+                    place.is_some_and(|place| relations.location(entry.id).is_some_and(|(now, _)| now.is_at(&place, results.size)))
+                };
+                is_outdated = !written.0.iter().all(is_current);
+            } else {
                 let known: HashMap<c_uint, &[c_uint]> = written.0.iter().map(|entry| (entry.id, &*entry.classes)).collect();
                 let of_others = |id: &c_uint| (*id, relations.classifications_of(*id, known.get(id).copied().unwrap_or_default()));
                 foreign_classifications.extend(ids.iter().map(of_others));
@@ -271,20 +281,18 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             }
         }
     }
-    let detection_of: HashMap<ObjectId, &Detection> = results.detections.iter().map(|detection| (detection.id, detection)).collect();
-    if is_all_ours && written.0.iter().any(|entry| !detection_of.contains_key(&entry.object)) {
+    if is_outdated {
         remove(buffer, api);
         *written = Written::default();
         tracked.clear();
         n_entries = 0;
     }
     let mut entry_of: HashMap<ObjectId, usize> = written.0.iter().enumerate().map(|(idx, entry)| (entry.object, idx)).collect();
-    let pixels = |detection: &Detection| if results.size == Size::default() { None } else { detection.rect.to_pixels(results.size) };
     let new: Vec<(&Detection, PixelRect)> = results
         .detections
         .iter()
         .filter(|detection| !entry_of.contains_key(&detection.id))
-        .filter_map(|new| Some((new, pixels(new)?)))
+        .filter_map(|new| Some((new, new.rect.to_pixels(results.size)?)))
         .collect();
     let n_classifications: usize = results.detections.iter().map(|detection| detection.classifications.len()).sum();
     let n_known: usize = written.0.iter().map(|entry| entry.n_classifications).sum();
@@ -307,7 +315,8 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         let known = unclaimed.iter().position(is_it).map(|at| unclaimed.swap_remove(at));
         let id = match known {
             Some((id, ..)) => Some(id),
-            None => take(&mut n_free).and_then(|()| relations.add_object(label, pixels, detection.rank())),
+            None => Place::of(detection, results.size, api)
+                .and_then(|place| take(&mut n_free).and_then(|()| relations.add_object(label, place, detection.rank()))),
         };
         let Some(id) = id else { continue };
         entry_of.insert(detection.id, written.0.len());
@@ -402,6 +411,68 @@ fn around(corners: &[Point; 4]) -> Rect {
     };
     let ((x, width), (y, height)) = (edges(|corner| corner.x), edges(|corner| corner.y));
     Rect { x, y, width, height }
+}
+
+/// The box of an entry as the library stores it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Left and top edge before the rotation, width, height.
+    edges: [c_int; 4],
+    /// Clockwise angle in radians, around the center of the box; 0 = not rotated.
+    angle: f32,
+}
+
+impl Place {
+    /// Returns the place of a detection; `None` if the detection is outside the frame.
+    fn of(detection: &Detection, size: Size, api: &Api) -> Option<Self> {
+        let pixels = detection.rect.to_pixels(size)?;
+        let rotated = api.add_oriented.and_then(|_| rotated_box(detection, pixels, size)).map(|rect| {
+            let (x, y) = (rect.center.x - rect.width / 2.0, rect.center.y - rect.height / 2.0);
+            // The library adds and rotates edges, so they must be far below the maximum of a `c_int`.
+            let edges = [x, y, rect.width.max(1.0), rect.height.max(1.0)].map(|edge| edge.round().clamp(-MAX_EDGE, MAX_EDGE) as c_int);
+            Self { edges, angle: rect.angle.rem_euclid(360.0).to_radians() }
+        });
+        let edges = [pixels.x, pixels.y, pixels.width, pixels.height];
+        Some(rotated.unwrap_or_else(|| Self { edges: edges.map(|edge| c_int::try_from(edge).unwrap_or(c_int::MAX)), angle: 0.0 }))
+    }
+
+    /// Whether both places are equal in a frame of this size. Two rotated boxes may differ by one pixel, because a scaler rounds them before
+    /// the rotation. Of other boxes, the parts inside the frame count.
+    fn is_at(&self, other: &Self, size: Size) -> bool {
+        if self.angle == 0.0 && other.angle == 0.0 {
+            return self.rect().to_pixels(size) == other.rect().to_pixels(size);
+        }
+        let turn = self.angle - other.angle;
+        self.edges.iter().zip(other.edges).all(|(one, other)| one.abs_diff(other) <= 1) && turn.sin().abs() < 1e-3 && turn.cos() > 0.0
+    }
+
+    fn rotated(&self) -> Option<RotatedRect> {
+        let [x, y, width, height] = self.edges.map(|edge| edge as f32);
+        let center = Point { x: x + width / 2.0, y: y + height / 2.0 };
+        (self.angle != 0.0).then(|| RotatedRect { center, width, height, angle: self.angle.to_degrees() })
+    }
+
+    /// Returns the box. The box of a rotated one is the smallest one around it.
+    fn rect(&self) -> Rect {
+        let [x, y, width, height] = self.edges.map(|edge| edge as f32);
+        self.rotated().map_or(Rect { x, y, width, height }, |rotated| around(&rotated.corners()))
+    }
+}
+
+/// Returns the rotated box of a detection. A rotated box at another place than `pixels`, which are those of the detection, is the place of
+/// a part of the object.
+fn rotated_box(detection: &Detection, pixels: PixelRect, size: Size) -> Option<RotatedRect> {
+    let edges = |PixelRect { x, y, width, height }| [x, y, x + width, y + height];
+    let is_it = |rect: &&RotatedRect| {
+        around(&rect.corners())
+            .to_pixels(size)
+            .is_some_and(|place| edges(place).into_iter().zip(edges(pixels)).all(|(one, other)| one.abs_diff(other) <= MAX_ROTATED_GAP))
+    };
+    let rects = detection.classifications.iter().filter_map(|classification| match &classification.outcome {
+        Outcome::Geometry(Geometry::RotatedRect(rect)) => Some(rect),
+        _ => None,
+    });
+    rects.filter(|rect| rect.angle % 360.0 != 0.0).find(is_it).copied()
 }
 
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
@@ -503,28 +574,24 @@ impl<'a> Relations<'a> {
 
     /// Returns the rectangle and confidence of a detection. The rectangle of a rotated box is the smallest one around it.
     fn place(&self, id: c_uint) -> Option<(Rect, f32)> {
-        let (mut object, mut confidence) = (self.mtd(id), 0.0);
+        self.location(id).map(|(place, confidence)| (place.rect(), confidence))
+    }
+
+    /// Returns the place and confidence of a detection.
+    fn location(&self, id: c_uint) -> Option<(Place, f32)> {
+        let (mut object, mut angle, mut confidence) = (self.mtd(id), 0.0, 0.0);
         let [mut x, mut y, mut width, mut height] = [0; 4];
         let get = self.api.gst_analytics_od_mtd_get_location;
         // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
-        let got = unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence) };
-        let rect = Rect { x: x as f32, y: y as f32, width: width as f32, height: height as f32 };
-        (got != 0).then(|| (self.rotated(id).map_or(rect, |rotated| around(&rotated.corners())), confidence))
-    }
-
-    /// Returns the box of a detection if it is rotated.
-    fn rotated(&self, id: c_uint) -> Option<RotatedRect> {
-        let (mut object, mut angle, mut confidence) = (self.mtd(id), 0.0, 0.0);
-        let [mut x, mut y, mut width, mut height] = [0; 4];
-        let get = self.api.oriented_location?;
-        // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
-        let got =
-            unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut angle, &raw mut confidence) };
-        // The angle is in radians.
-        let is_rotated = got != 0 && angle.is_finite() && angle != 0.0;
-        let (width, height) = (width as f32, height as f32);
-        let center = Point { x: x as f32 + width / 2.0, y: y as f32 + height / 2.0 };
-        is_rotated.then(|| RotatedRect { center, width, height, angle: angle.to_degrees() })
+        let got = unsafe {
+            match self.api.oriented_location {
+                Some(get) => get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut angle, &raw mut confidence),
+                None => get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence),
+            }
+        };
+        // Another element may have written any angle.
+        let angle = if angle.is_finite() { angle } else { 0.0 };
+        (got != 0).then_some((Place { edges: [x, y, width, height], angle }, confidence))
     }
 
     /// Returns the ID of the detection that contains the detection `id`.
@@ -636,12 +703,17 @@ impl<'a> RelationsMut<'a> {
         (!meta.is_null()).then_some(Self { api, meta, _buffer: PhantomData })
     }
 
-    fn add_object(&self, label: GQuark, place: PixelRect, confidence: f32) -> Option<c_uint> {
+    fn add_object(&self, label: GQuark, place: Place, confidence: f32) -> Option<c_uint> {
         let mut object = Mtd::NONE;
+        let Place { edges: [x, y, width, height], angle } = place;
         let add = self.api.gst_analytics_relation_meta_add_od_mtd;
-        let [x, y, width, height] = [place.x, place.y, place.width, place.height].map(|v| c_int::try_from(v).unwrap_or(c_int::MAX));
         // SAFETY: the meta is valid and its buffer is writable; the entry's handle is a local value.
-        let added = unsafe { add(self.meta, label, x, y, width, height, confidence, &raw mut object) };
+        let added = unsafe {
+            match self.api.add_oriented {
+                Some(add) => add(self.meta, label, x, y, width, height, angle, confidence, &raw mut object),
+                None => add(self.meta, label, x, y, width, height, confidence, &raw mut object),
+            }
+        };
         (added != 0).then_some(object.id)
     }
 
@@ -694,6 +766,8 @@ struct InitParams {
 
 type OrientedLocation =
     unsafe extern "C" fn(*mut Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float, *mut c_float) -> gboolean;
+type AddOriented =
+    unsafe extern "C" fn(*mut RelationMeta, GQuark, c_int, c_int, c_int, c_int, c_float, c_float, *mut Mtd) -> gboolean;
 
 /// Functions of the library with their types in the headers `gst/analytics/*.h`. GStreamer 1.24, 1.26 and 1.28 declare the same types.
 macro_rules! functions {
@@ -702,6 +776,8 @@ macro_rules! functions {
             $($name: unsafe extern "C" fn($($argument),*) -> $answer,)*
             /// `gst_analytics_od_mtd_get_oriented_location`, since GStreamer 1.26.
             oriented_location: Option<OrientedLocation>,
+            /// `gst_analytics_relation_meta_add_oriented_od_mtd`, since GStreamer 1.26.
+            add_oriented: Option<AddOriented>,
         }
 
         impl Api {
@@ -711,6 +787,7 @@ macro_rules! functions {
                     Ok(Self {
                         $($name: *library.get(stringify!($name))?,)*
                         oriented_location: library.get("gst_analytics_od_mtd_get_oriented_location").ok().map(|function| *function),
+                        add_oriented: library.get("gst_analytics_relation_meta_add_oriented_od_mtd").ok().map(|function| *function),
                     })
                 }
             }

@@ -551,6 +551,63 @@ def rotated_boxes_of_others_are_read():
         same(round(ship["rotated"]["angle"]), 90)
 
 
+def diagonal_bar():
+    """Returns a frame with a red bar of 120x24 around its center, rotated clockwise by 30 degrees."""
+    pixels = bytearray(WIDTH * HEIGHT * 3)
+    sin, cos = math.sin(math.radians(30)), math.cos(math.radians(30))
+    for y in range(HEIGHT):
+        for x in range(WIDTH):
+            dx, dy = x + 0.5 - WIDTH / 2, y + 0.5 - HEIGHT / 2
+            if abs(dx * cos + dy * sin) <= 60 and abs(dy * cos - dx * sin) <= 12:
+                pixels[(y * WIDTH + x) * 3 : (y * WIDTH + x) * 3 + 3] = b"\xff\x00\x00"
+    return Gst.Buffer.new_wrapped(bytes(pixels))
+
+
+def rotated_places(buffer):
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    return [mtd.get_oriented_location()[1:6] for mtd in meta if isinstance(mtd, GstAnalytics.ODMtd)]
+
+
+def our_rotated_boxes_are_written():
+    detect = f"roidetect model={MODELS}/rotated.onnx device=CPU"
+    half = f"videoscale add-borders=false ! video/x-raw,width={WIDTH // 2},height={HEIGHT // 2}"
+    for middle, scale in (("identity", 1), (half, 2)):
+        # Two elements of roiflow read and write the results again.
+        arrived, _ = run(f"{detect} ! {middle} ! {COLOR} ! roitrack min-hits=1 ! SINK", [diagonal_bar()], rotated_places)
+        (((x, y, width, height, angle),),) = arrived[0]
+        expected = (WIDTH / 2, HEIGHT / 2, 120, 24)
+        for got, value in zip((x + width / 2, y + height / 2, width, height), expected):
+            assert abs(got * scale - value) <= 8, (middle, arrived)
+        assert abs(angle - math.radians(30)) < 0.05, (middle, arrived)
+        (result,) = results_of(f"{detect} ! {middle} ! {COLOR}", [diagonal_bar()])
+        (bar,) = result["objects"]
+        (rotated,) = [value for value in bar.values() if isinstance(value, dict) and "angle" in value]
+        assert abs(rotated["angle"] - 30) < 3, bar
+        left, top, width, height = place(bar)
+        assert abs((left + width / 2) * scale - WIDTH / 2) <= 4 and abs((top + height / 2) * scale - HEIGHT / 2) <= 4, bar
+
+
+def entries_follow_moved_boxes():
+    """A program moves a region. The next element of roiflow writes the entries again, unless the meta has entries of other elements."""
+    x, y, width, height = AREA
+    moved = (x - 40, y - 30, width, height)
+    for is_alone in (True, False):
+        arrived, _ = run(f"{DETECT} ! {CELLS} ! roitrack min-hits=1 ! SINK", [area_with_cell()], lambda buffer: buffer.copy_deep())
+        (buffer,) = arrived[0]
+        if not is_alone:
+            GstAnalytics.buffer_get_analytics_relation_meta(buffer).add_one_cls_mtd(0.75, GLib.quark_from_string("indoor"))
+        (region,) = [region for region in iterate(buffer) if GLib.quark_to_string(region.roi_type) == "rectangle"]
+        region.x, region.y = moved[:2]
+        look = lambda buffer: (entries(buffer)[:2], track_of(buffer), [(roi.x, roi.y, roi.w, roi.h) for roi in iterate(buffer)])  # noqa: E731
+        arrived, _ = run(f"{COLOR} object-class=rectangle ! roitrack min-hits=1 ! SINK", [buffer], look)
+        (((objects, classes), tracks, regions),) = arrived[0]
+        same([name for name, *_ in objects.values()], ["rectangle", "cell"])
+        same([place for _, place, _ in objects.values()], [moved, CELL] if is_alone else [AREA, CELL])
+        same(regions, [moved, CELL])
+        same(len([track for _, track in tracks if track]), 2)
+        same(sorted(label for label, _ in classes.values()), ["red"] if is_alone else ["indoor", "red"])
+
+
 CHECKS = [
     the_overlay_of_gstreamer_draws_our_boxes,
     what_we_find_is_read_by_others,
@@ -569,6 +626,8 @@ CHECKS = [
     what_gvadetect_finds_is_read_once,
     what_gvaclassify_says_without_its_regions_is_read_from_the_entries,
     rotated_boxes_of_others_are_read,
+    our_rotated_boxes_are_written,
+    entries_follow_moved_boxes,
 ]
 
 Gst.init(None)
