@@ -10,9 +10,11 @@
 //! The relations between entries are those that the elements of GStreamer and DL Streamer use. A detection contains its classifications and
 //! its child detections, and each of them is part of the detection. A tracked detection relates to a tracking entry with its track ID; the
 //! first-seen time of that entry is set to unknown. A classification entry has no field for the attribute name or for a number such as an
-//! age. Only our own meta and the parameters of the ROI metas contain the attribute name and the number.
+//! age. Only our own meta and the parameters of the ROI metas contain the attribute name and the number. GStreamer 1.30 has a text for each
+//! entry, the semantic tag: ours is the name of the model.
 //!
-//! A classification of the whole frame has no relation to a detection.
+//! A classification of the whole frame has no relation to a detection. The module `parts` has masks, tensors and keypoints; the module
+//! `library` has the functions of the library.
 //!
 //! A detection of another element may have a rotation (GStreamer 1.26 and newer). Its rectangle is then the smallest one around the rotated
 //! box, and the rotated box is one of its classifications. Our entries have the rotated box of a detection that has one.
@@ -23,8 +25,11 @@
 //!
 //! This module uses neither our own meta nor ROI metas. [`super::meta`] combines the three kinds of meta.
 
+mod library;
+mod parts;
+
 use std::collections::{HashMap, HashSet};
-use std::ffi::{c_float, c_int, c_uint};
+use std::ffi::{c_int, c_uint};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::ptr;
@@ -32,21 +37,20 @@ use std::sync::{Arc, LazyLock};
 
 use gst::buffer::BufferMetaForeachAction;
 use gst::glib;
-use gst::glib::ffi::{GQuark, GType, gboolean, gpointer};
+use gst::glib::ffi::GQuark;
 use gst::glib::translate::{FromGlib, IntoGlib, TryFromGlib};
 use gstreamer as gst;
 
+use self::library::{Api, InitParams, Mtd, RelationMeta, api};
 use crate::frame::{Classification, Detection, FrameResults, Geometry, ObjectId, Outcome, PixelRect, Point, Rect, RotatedRect, Size};
 
-/// File name of the library. The name is the same in all versions of GStreamer 1.
-const LIBRARY: &str = "libgstanalytics-1.0.so.0";
 /// Type of an object without a label.
 const UNLABELED: &str = "object";
 /// Attribute name given to classifications of other elements, because the relation meta stores no attribute name.
 const FOREIGN_NAME: &str = "classification";
 /// Attribute name of the rotated box of a detection of another element.
 const FOREIGN_ROTATED: &str = "rotated";
-/// Model name given to classifications of other elements, because the relation meta stores no model name.
+/// Model name given to results of other elements without a semantic tag.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 /// Largest distance in pixels between the edges of a box and of its rotated box, if the rotated box is the box of the object.
 const MAX_ROTATED_GAP: u32 = 2;
@@ -64,6 +68,8 @@ const IS_PART_OF: c_int = 1 << 1;
 const CONTAINS: c_int = 1 << 2;
 /// Relation of two entries: the first relates to the second.
 const RELATES_TO: c_int = 1 << 3;
+/// Relation of two entries: each part of the first corresponds to the part of the second with the same index.
+const N_TO_N: c_int = 1 << 4;
 const ANY_RELATION: c_int = c_int::MAX;
 /// `GST_CLOCK_TIME_NONE`.
 const UNKNOWN_TIME: u64 = u64::MAX;
@@ -78,7 +84,8 @@ pub(super) struct Written(Vec<Entry>, OfFrame);
 /// Entries of the classifications of the whole frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct OfFrame {
-    /// ID and label of each entry. The label shows whether the entry with this ID is still ours.
+    /// ID and label of each entry. The label shows whether the entry with this ID is still ours. An entry that is no classification has
+    /// the label 0.
     classes: Vec<(c_uint, GQuark)>,
     /// Number of the frame's classifications that are complete, as for a detection.
     n_classifications: usize,
@@ -97,7 +104,7 @@ struct Entry {
     /// The ID of the detection's entry. The object type in `label` shows whether the entry with this ID is still ours.
     id: c_uint,
     label: GQuark,
-    /// IDs of the entries of the detection's classifications.
+    /// IDs of the entries of the detection's attributes: classifications, masks, tensors, keypoints.
     classes: Vec<c_uint>,
     /// Number of the detection's classifications that are complete: written to the meta, or skipped because the meta cannot represent them.
     n_classifications: usize,
@@ -106,7 +113,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns the number of entries that the detection has in the meta: its own, its classifications, and its tracking entry.
+    /// Returns the number of entries that the detection has in the meta: its own, those of its attributes, and its tracking entry.
     fn n_entries(&self) -> usize {
         1 + self.classes.len() + usize::from(self.track.is_some())
     }
@@ -205,10 +212,17 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
         return read;
     }
     read.of_frame = relations.classifications_of_frame(&ids, &classes_of_frame);
+    let has_parts = relations.has_parts();
+    if has_parts {
+        read.of_frame.extend(relations.parts_of_frame(&ids, &classes_of_frame));
+    }
     let of_ours: HashSet<c_uint> = ours.iter().map(|entry| entry.id).collect();
     for id in ids.into_iter().filter(|id| !of_ours.contains(id)) {
         let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
         let mut classifications = relations.classifications_of(id, &[]);
+        if has_parts {
+            classifications.extend(relations.parts_of(id, &[]));
+        }
         if let Some(rotated) = relations.location(id).and_then(|(place, _)| place.rotated()) {
             let outcome = Outcome::Geometry(Geometry::RotatedRect(rotated));
             classifications.push(Classification { name: FOREIGN_ROTATED.into(), model: FOREIGN_MODEL.into(), outcome });
@@ -231,6 +245,9 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     }
     for entry in ours {
         read.classifications.extend(relations.classifications_of(entry.id, &entry.classes).into_iter().map(|class| (entry.object, class)));
+        if has_parts {
+            read.classifications.extend(relations.parts_of(entry.id, &entry.classes).into_iter().map(|part| (entry.object, part)));
+        }
         if entry.track.is_none() {
             read.tracks.extend(relations.track_of(entry.id).map(|track| (entry.object, track)));
         }
@@ -334,7 +351,16 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     for entry in &mut written.0 {
         let Some(detection) = detection_of.get(&entry.object) else { continue };
         for new in detection.classifications.iter().skip(entry.n_classifications).filter(|new| *new.model != *FOREIGN_MODEL) {
-            let Outcome::Label { label_id, label, confidence } = &new.outcome else { continue };
+            let Outcome::Label { label_id, label, confidence } = &new.outcome else {
+                let Some(place) = detection.rect.to_pixels(results.size) else { continue };
+                let ids = relations.add_part(new, place, region_of(entry.id), &mut n_free);
+                if let Some((id, _)) = ids.first() {
+                    relations.relate_part(entry.id, *id, &new.outcome);
+                    relations.tag(*id, &new.model);
+                }
+                entry.classes.extend(ids.into_iter().map(|(id, _)| id));
+                continue;
+            };
             if foreign_classifications.get(&entry.id).is_some_and(|others| others.iter().any(|other| is_same_label(other, new))) {
                 continue;
             }
@@ -343,6 +369,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
                 // The relation is not `RELATES_TO`, because DL Streamer treats the target of that relation as the class descriptor.
                 relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
+                relations.tag(id, &new.model);
                 entry.classes.push(id);
             }
         }
@@ -355,17 +382,31 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         }
     }
     for new in of_frame.iter().filter(|new| *new.model != *FOREIGN_MODEL) {
-        let Outcome::Label { label_id, label, confidence } = &new.outcome else { continue };
+        let Outcome::Label { label_id, label, confidence } = &new.outcome else {
+            let ids = relations.add_part(new, PixelRect::whole(results.size), region_of(0), &mut n_free);
+            if let Some((id, _)) = ids.first() {
+                relations.tag(*id, &new.model);
+            }
+            written.1.classes.extend(ids);
+            continue;
+        };
         if foreign_of_frame.iter().any(|other| is_same_label(other, new)) {
             continue;
         }
         let label = quark_of(label.as_deref(), *label_id);
         if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(label, *confidence)) {
+            relations.tag(id, &new.model);
             written.1.classes.push((id, label));
         }
     }
     written.1.n_classifications = results.classifications.len();
     written.0.sort_unstable_by_key(|entry| entry.object);
+}
+
+/// Returns the region ID of an object's mask, 1 to 255. Objects with consecutive entries have different IDs, because GStreamer's
+/// `segmentationoverlay` chooses the color by the ID.
+fn region_of(entry: c_uint) -> u8 {
+    (entry % 255) as u8 + 1
 }
 
 /// Returns the quark of a label, or of the class index if there is no label.
@@ -426,7 +467,7 @@ impl Place {
     /// Returns the place of a detection; `None` if the detection is outside the frame.
     fn of(detection: &Detection, size: Size, api: &Api) -> Option<Self> {
         let pixels = detection.rect.to_pixels(size)?;
-        let rotated = api.add_oriented.and_then(|_| rotated_box(detection, pixels, size)).map(|rect| {
+        let rotated = api.oriented.as_ref().and_then(|_| rotated_box(detection, pixels, size)).map(|rect| {
             let (x, y) = (rect.center.x - rect.width / 2.0, rect.center.y - rect.height / 2.0);
             // The library adds and rotates edges, so they must be far below the maximum of a `c_int`.
             let edges = [x, y, rect.width.max(1.0), rect.height.max(1.0)].map(|edge| edge.round().clamp(-MAX_EDGE, MAX_EDGE) as c_int);
@@ -542,27 +583,48 @@ impl<'a> Relations<'a> {
 
     /// Returns those of our entries for the whole frame that the current meta still contains.
     fn classes_still_there<'w>(&self, written: &'w Written) -> impl Iterator<Item = &'w (c_uint, GQuark)> {
-        let ids: HashSet<c_uint> =
-            if written.1.classes.is_empty() { HashSet::new() } else { self.ids(self.class_type()).into_iter().collect() };
-        written.1.classes.iter().filter(move |(id, label)| {
-            let mut class = self.mtd(*id);
-            // SAFETY: the meta is valid, and `id` is one of its classifications. The index is below the length, because the entry has a class.
-            ids.contains(id)
-                && unsafe {
-                    (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) > 0
-                        && (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, 0) == *label
-                }
-        })
+        written.1.classes.iter().filter(move |(id, label)| (*id as usize) < self.len() && self.first_label(*id) == Some(*label))
+    }
+
+    /// Returns the label of the first class of an entry; 0 for an entry without classes, `None` for a detection.
+    fn first_label(&self, id: c_uint) -> Option<GQuark> {
+        let mut entry = self.mtd(id);
+        // SAFETY: the meta is valid, and `id` is one of its entries. The functions of classes get a classification, and an index below its
+        // length.
+        unsafe {
+            let of_type = (self.api.gst_analytics_mtd_get_mtd_type)(&raw mut entry);
+            if of_type != self.class_type() || (self.api.gst_analytics_cls_mtd_get_length)(&raw mut entry) == 0 {
+                return (of_type != self.object_type()).then_some(0);
+            }
+            Some((self.api.gst_analytics_cls_mtd_get_quark)(&raw mut entry, 0))
+        }
     }
 
     /// Returns the classifications that belong to no detection, except the entries in `known`. `objects` are all detections.
     fn classifications_of_frame(&self, objects: &[c_uint], known: &[c_uint]) -> Vec<Classification> {
-        let class_type = self.class_type();
-        let of_objects: HashSet<c_uint> = objects.iter().flat_map(|id| self.related(*id, CONTAINS | RELATES_TO, class_type)).collect();
-        let is_of_frame = |id: &c_uint| {
-            !known.contains(id) && !of_objects.contains(id) && self.related(*id, IS_PART_OF | RELATES_TO, self.object_type()).is_empty()
-        };
-        self.ids(class_type).into_iter().filter(is_of_frame).filter_map(|id| self.classification(id)).collect()
+        let ids = self.entries_of_frame(objects, self.class_type()).into_iter().filter(|id| !known.contains(id));
+        ids.filter_map(|id| self.classification(id)).collect()
+    }
+
+    /// Returns the entries of a type that belong to no detection. `objects` are all detections.
+    fn entries_of_frame(&self, objects: &[c_uint], of_type: usize) -> Vec<c_uint> {
+        let mut ids = self.ids(of_type);
+        if !ids.is_empty() {
+            let of_objects: HashSet<c_uint> = objects.iter().flat_map(|id| self.related(*id, CONTAINS | RELATES_TO, of_type)).collect();
+            ids.retain(|id| !of_objects.contains(id) && self.related(*id, IS_PART_OF | RELATES_TO, self.object_type()).is_empty());
+        }
+        ids
+    }
+
+    /// Returns the entries of a type that belong to a detection.
+    fn entries_of(&self, id: c_uint, of_type: usize) -> Vec<c_uint> {
+        let mut ids = self.related(id, CONTAINS | RELATES_TO, of_type);
+        for part in self.ids(of_type) {
+            if !ids.contains(&part) && self.related(part, IS_PART_OF | RELATES_TO, self.object_type()).contains(&id) {
+                ids.push(part);
+            }
+        }
+        ids
     }
 
     /// Returns the object type of a detection; 0 = none.
@@ -584,8 +646,11 @@ impl<'a> Relations<'a> {
         let get = self.api.gst_analytics_od_mtd_get_location;
         // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
         let got = unsafe {
-            match self.api.oriented_location {
-                Some(get) => get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut angle, &raw mut confidence),
+            match &self.api.oriented {
+                Some(api) => {
+                    let get = api.gst_analytics_od_mtd_get_oriented_location;
+                    get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut angle, &raw mut confidence)
+                }
                 None => get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence),
             }
         };
@@ -608,12 +673,7 @@ impl<'a> Relations<'a> {
     /// Returns the classifications of a detection, except the entries in `known`. Each classification is the most confident class of
     /// its entry. Entries that are class descriptors are skipped.
     fn classifications_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
-        let mut ids = self.related(id, CONTAINS | RELATES_TO, self.class_type());
-        for class in self.ids(self.class_type()) {
-            if !ids.contains(&class) && self.related(class, IS_PART_OF | RELATES_TO, self.object_type()).contains(&id) {
-                ids.push(class);
-            }
-        }
+        let ids = self.entries_of(id, self.class_type());
         ids.iter().filter(|id| !known.contains(id)).filter_map(|id| self.classification(*id)).collect()
     }
 
@@ -637,7 +697,7 @@ impl<'a> Relations<'a> {
         // ID.
         let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
         let outcome = Outcome::Label { label_id, label: text_of(label), confidence };
-        Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
+        Some(Classification { name: FOREIGN_NAME.into(), model: self.tag(id).unwrap_or_else(|| FOREIGN_MODEL.into()), outcome })
     }
 
     /// Returns the index of a label in the class descriptor to which an entry relates. `None` if the entry relates to no
@@ -709,8 +769,11 @@ impl<'a> RelationsMut<'a> {
         let add = self.api.gst_analytics_relation_meta_add_od_mtd;
         // SAFETY: the meta is valid and its buffer is writable; the entry's handle is a local value.
         let added = unsafe {
-            match self.api.add_oriented {
-                Some(add) => add(self.meta, label, x, y, width, height, angle, confidence, &raw mut object),
+            match &self.api.oriented {
+                Some(api) => {
+                    let add = api.gst_analytics_relation_meta_add_oriented_od_mtd;
+                    add(self.meta, label, x, y, width, height, angle, confidence, &raw mut object)
+                }
                 None => add(self.meta, label, x, y, width, height, confidence, &raw mut object),
             }
         };
@@ -739,102 +802,4 @@ impl<'a> RelationsMut<'a> {
         let related = unsafe { (self.api.gst_analytics_relation_meta_set_relation)(self.meta, relation, first, second) };
         debug_assert_ne!(related, 0, "both are entries");
     }
-}
-
-/// The C library's relation meta, an opaque struct.
-#[repr(C)]
-struct RelationMeta {
-    _opaque: [u8; 0],
-}
-
-/// The C library's handle of an entry.
-#[repr(C)]
-struct Mtd {
-    id: c_uint,
-    meta: *mut RelationMeta,
-}
-
-impl Mtd {
-    const NONE: Self = Self { id: c_uint::MAX, meta: ptr::null_mut() };
-}
-
-#[repr(C)]
-struct InitParams {
-    initial_relation_order: usize,
-    initial_buf_size: usize,
-}
-
-type OrientedLocation =
-    unsafe extern "C" fn(*mut Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float, *mut c_float) -> gboolean;
-type AddOriented =
-    unsafe extern "C" fn(*mut RelationMeta, GQuark, c_int, c_int, c_int, c_int, c_float, c_float, *mut Mtd) -> gboolean;
-
-/// Functions of the library with their types in the headers `gst/analytics/*.h`. GStreamer 1.24, 1.26 and 1.28 declare the same types.
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
-        struct Api {
-            $($name: unsafe extern "C" fn($($argument),*) -> $answer,)*
-            /// `gst_analytics_od_mtd_get_oriented_location`, since GStreamer 1.26.
-            oriented_location: Option<OrientedLocation>,
-            /// `gst_analytics_relation_meta_add_oriented_od_mtd`, since GStreamer 1.26.
-            add_oriented: Option<AddOriented>,
-        }
-
-        impl Api {
-            fn of(library: &libloading::Library) -> Result<Self, libloading::Error> {
-                // SAFETY: these are the types that the library's headers declare for these names.
-                unsafe {
-                    Ok(Self {
-                        $($name: *library.get(stringify!($name))?,)*
-                        oriented_location: library.get("gst_analytics_od_mtd_get_oriented_location").ok().map(|function| *function),
-                        add_oriented: library.get("gst_analytics_relation_meta_add_oriented_od_mtd").ok().map(|function| *function),
-                    })
-                }
-            }
-        }
-    };
-}
-
-functions! {
-    gst_analytics_cls_mtd_get_length(*mut Mtd) -> usize;
-    gst_analytics_cls_mtd_get_level(*mut Mtd, usize) -> c_float;
-    gst_analytics_cls_mtd_get_mtd_type() -> usize;
-    gst_analytics_cls_mtd_get_quark(*mut Mtd, usize) -> GQuark;
-    gst_analytics_od_mtd_get_location(*mut Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float) -> gboolean;
-    gst_analytics_od_mtd_get_mtd_type() -> usize;
-    gst_analytics_od_mtd_get_obj_type(*mut Mtd) -> GQuark;
-    gst_analytics_relation_get_length(*mut RelationMeta) -> usize;
-    gst_analytics_relation_meta_add_cls_mtd(*mut RelationMeta, usize, *mut c_float, *mut GQuark, *mut Mtd) -> gboolean;
-    gst_analytics_relation_meta_add_od_mtd(*mut RelationMeta, GQuark, c_int, c_int, c_int, c_int, c_float, *mut Mtd) -> gboolean;
-    gst_analytics_relation_meta_add_tracking_mtd(*mut RelationMeta, u64, u64, *mut Mtd) -> gboolean;
-    gst_analytics_relation_meta_api_get_type() -> GType;
-    gst_analytics_relation_meta_get_direct_related(*mut RelationMeta, c_uint, c_int, usize, *mut gpointer, *mut Mtd) -> gboolean;
-    gst_analytics_relation_meta_get_relation(*mut RelationMeta, c_uint, c_uint) -> c_int;
-    gst_analytics_relation_meta_iterate(*mut RelationMeta, *mut gpointer, usize, *mut Mtd) -> gboolean;
-    gst_analytics_relation_meta_set_relation(*mut RelationMeta, c_int, c_uint, c_uint) -> gboolean;
-    gst_analytics_tracking_mtd_get_info(*mut Mtd, *mut u64, *mut u64, *mut u64, *mut gboolean) -> gboolean;
-    gst_analytics_tracking_mtd_get_mtd_type() -> usize;
-    gst_buffer_add_analytics_relation_meta_full(*mut gst::ffi::GstBuffer, *mut InitParams) -> *mut RelationMeta;
-    gst_buffer_get_analytics_relation_meta(*mut gst::ffi::GstBuffer) -> *mut RelationMeta;
-}
-
-/// Returns the library's functions; `None` if GStreamer is too old or the library is not installed.
-fn api() -> Option<&'static Api> {
-    static API: LazyLock<Option<Api>> = LazyLock::new(|| {
-        let (major, minor, ..) = gst::version();
-        if (major, minor) < (1, 24) {
-            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas: expected GStreamer 1.24 or newer");
-            return None;
-        }
-        // SAFETY: loading runs the initializers of the library. The library is part of GStreamer, and its initializers have no side
-        // effects.
-        let loaded = unsafe { libloading::Library::new(LIBRARY) }.and_then(|library| {
-            let api = Api::of(&library)?;
-            // Never unload the library: metas on buffers refer to its functions until the process ends.
-            std::mem::forget(library);
-            Ok(api)
-        });
-        loaded.inspect_err(|error| gst::info!(CAT, "no analytics metas: {error}; {LIBRARY} is part of GStreamer's bad plugins")).ok()
-    });
-    API.as_ref()
 }

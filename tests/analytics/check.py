@@ -608,6 +608,250 @@ def entries_follow_moved_boxes():
         same(sorted(label for label, _ in classes.values()), ["red"] if is_alone else ["indoor", "red"])
 
 
+MASK = f"roidetect model={MODELS}/mask.onnx device=CPU"
+
+
+def segmentations(buffer):
+    """Returns the rectangle, the region IDs and the rows of each mask, and the relations between it and each detection."""
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    found, mtds = [], [*meta]
+    for mtd in mtds:
+        if isinstance(mtd, GstAnalytics.SegmentationMtd):
+            mask, *rect = mtd.get_mask()
+            video = GstVideo.buffer_get_video_meta(mask)
+            same(video.format, GstVideo.VideoFormat.GRAY8)
+            data = mask.extract_dup(0, mask.get_size())
+            rows = [data[video.offset[0] + row * video.stride[0] :][: video.width] for row in range(video.height)]
+            regions = [mtd.get_region_id(idx) for idx in range(mtd.get_region_count())]
+            others = [other.id for other in mtds if isinstance(other, GstAnalytics.ODMtd)]
+            relations = [(int(meta.get_relation(mtd.id, other)), int(meta.get_relation(other, mtd.id))) for other in others]
+            found.append((tuple(rect), regions, rows, relations))
+    return found
+
+
+def our_masks_are_written():
+    frames = lambda: [Gst.Buffer.new_wrapped(image([(AREA, (255, 0, 0))])) for _ in range(2)]  # noqa: E731
+    half = f"videoscale add-borders=false ! video/x-raw,width={WIDTH // 2},height={HEIGHT // 2}"
+    for middle, scale in (("identity", 1), (half, 2)):
+        arrived, _ = run(f"{MASK} ! {middle} ! {COLOR} ! roitrack min-hits=1 ! SINK", frames(), segmentations)
+        for masks in arrived[0]:
+            ((rect, regions, rows, relations),) = masks
+            assert all(abs(got * scale - edge) <= 6 for got, edge in zip(rect, AREA)), (rect, AREA)
+            same((regions[0], len(regions)), (0, 2))
+            same(relations, [(int(REL.RELATE_TO), int(REL.RELATE_TO))])
+            inside = sum(row.count(regions[1]) for row in rows)
+            outside = sum(row.count(0) for row in rows)
+            assert inside + outside == len(rows) * len(rows[0]) and inside > 4 * outside, (inside, outside)
+        (result, _) = results_of(f"{MASK} ! {middle} ! {COLOR}", frames())
+        (shape,) = result["objects"]
+        same(len([value for value in shape.values() if isinstance(value, dict) and "runs" in value]), 1)
+    # The reader of GStreamer 1.28.
+    if Gst.ElementFactory.find("segmentationoverlay"):
+        run(f"{MASK} ! videoconvert ! segmentationoverlay ! fakesink", frames(), n_sinks=0)
+
+
+def gray(width, height, value, stride=None):
+    """Returns a mask with a value for each column and row."""
+    stride = stride or (width + 3) // 4 * 4
+    mask = Gst.Buffer.new_wrapped(bytes(value(x, y) if x < width else 255 for y in range(height) for x in range(stride)))
+    GstVideo.buffer_add_video_meta(mask, GstVideo.VideoFrameFlags.NONE, GstVideo.VideoFormat.GRAY8, width, height)
+    return mask
+
+
+def masks_of_others_are_read():
+    instance, semantic = GstAnalytics.SegmentationType.INSTANCE, GstAnalytics.SegmentationType.SEMANTIC
+
+    def buffer():
+        buffer = area_with_cell()
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, found = meta.add_od_mtd(GLib.quark_from_string("fruit"), *AREA, 0.75)
+        # The regions of yolosegtensordecoder: the count excludes the second one.
+        _, mask = meta.add_segmentation_mtd(gray(6, 4, lambda x, y: 7 * (x < 3)), instance, [0], *AREA)
+        meta.set_relation(REL.RELATE_TO, found.id, mask.id)
+        meta.set_relation(REL.RELATE_TO, mask.id, found.id)
+        _, road = meta.add_segmentation_mtd(gray(5, 2, lambda x, y: [0, 12, 31][y + (x > 3)]), semantic, [0, 12, 31], 0, 0, WIDTH, HEIGHT)
+        _, classes = meta.add_cls_mtd([-1.0] * 3, [GLib.quark_from_string(name) for name in ("ground", "road", "car")])
+        meta.set_relation(REL.N_TO_N, road.id, classes.id)
+        # An element may write anything: a mask without cells, and a rectangle without pixels.
+        meta.add_segmentation_mtd(gray(1, 1, lambda x, y: 1), instance, [1], 5, 5, 0, 0)
+        return buffer
+
+    for line in ("identity", COLOR, f"{DETECT} ! {COLOR} ! roitrack"):
+        for result in results_of(line, [buffer() for _ in range(2)]):
+            fruit = result["objects"][0]
+            same((fruit["roi_type"], place(fruit)), ("fruit", AREA))
+            mask = fruit["mask"]
+            same((mask["columns"], mask["rows"], mask["runs"]), (6, 4, [0, 3, 3, 3, 3, 3, 3, 3, 3]))
+            roads = result["classifications"]["segmentation"]
+            same((roads["columns"], roads["rows"], roads["labels"]), (5, 2, ["ground", "road", "car"]))
+            same(roads["class_runs"], [[0, 4], [1, 5], [2, 1]])
+    # roiflow does not write them again.
+    arrived, _ = run(f"{COLOR} ! {COLOR.replace('color', 'brightness')} ! roitrack ! SINK", [buffer()], lambda buffer: len(segmentations(buffer)))
+    same(arrived[0], [3])
+
+
+def embedding():
+    """Returns an element whose results are tensors: the outputs of the color model as they are."""
+    for suffix in ("onnx", "toml"):
+        content = (MODELS / f"color.{suffix}").read_bytes()
+        if suffix == "toml":
+            content = content.split(b"[output]")[0].replace(b'"color"', b'"look"') + b'[output]\ndecoder = "embedding"\n'
+        (MODELS / f"look.{suffix}").write_bytes(content)
+    return COLOR.replace("color.onnx", "look.onnx")
+
+
+def tensors_go_both_ways():
+    if not hasattr(GstAnalytics, "TensorMtd"):
+        return  # GStreamer before 1.28
+    kind, order = GstAnalytics.TensorDataType, GstAnalytics.TensorDimOrder
+
+    def tensors(buffer):
+        meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+        found = []
+        for mtd in meta:
+            if isinstance(mtd, GstAnalytics.TensorMtd):
+                tensor = mtd.get_tensor()
+                same((tensor.data_type, tensor.dims_order), (kind.FLOAT32, order.ROW_MAJOR))
+                data = tensor.data.extract_dup(0, tensor.data.get_size())
+                relations = [int(meta.get_relation(other.id, mtd.id)) for other in meta if isinstance(other, GstAnalytics.ODMtd)]
+                found.append((GLib.quark_to_string(tensor.id), list(tensor.get_dims()), [round(x, 2) for x in memoryview(data).cast("f")], relations))
+        return found
+
+    arrived, _ = run(f"{DETECT} ! {embedding()} ! {COLOR} ! roitrack ! SINK", [area_with_cell()], tensors)
+    (((_, shape, values, relations),),) = arrived[0]
+    same((math.prod(shape), values, relations), (4, [1.0, 0.0, 0.0, 0.0], [int(REL.CONTAIN)]))
+
+    def buffer():
+        buffer = area_with_cell()
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, found = meta.add_od_mtd(GLib.quark_from_string("face"), *AREA, 0.75)
+        for name, of_type, data in (("features", kind.FLOAT32, memoryview(bytes(16)).cast("f")), ("bytes", kind.UINT8, bytes(4))):
+            _, tensor = meta.add_tensor_mtd_simple(
+                GLib.quark_from_string(name), of_type, Gst.Buffer.new_wrapped(bytes(data)), order.ROW_MAJOR, [2, 2]
+            )
+            meta.set_relation(REL.CONTAIN, found.id, tensor.id)
+        return buffer
+
+    for line in ("identity", COLOR):
+        (result,) = results_of(line, [buffer()])
+        (face,) = result["objects"]
+        same((face["features"]["shape"], face["features"]["data"], "bytes" in face), ([2, 2], [0.0] * 4, False))
+
+
+class Library:
+    """Functions of GStreamer 1.30, called in C, because the bindings of an older version do not know them."""
+
+    def __init__(self):
+        self.c = ctypes.CDLL("libgstanalytics-1.0.so.0")
+        pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+
+        class Mtd(ctypes.Structure):
+            _fields_ = [("id", ctypes.c_uint), ("meta", pointer)]
+
+        self.Mtd = Mtd
+        self.c.gst_analytics_mtd_get_semantic_tag.restype = text
+        self.c.gst_analytics_mtd_get_mtd_type.restype = size
+        for name in ("group", "keypoint"):
+            getattr(self.c, f"gst_analytics_{name}_mtd_get_mtd_type").restype = size
+        self.c.gst_analytics_group_mtd_iterate.argtypes = [pointer, pointer, size, pointer]
+        self.c.gst_analytics_relation_meta_add_keypoints_group.argtypes = [
+            pointer, text, ctypes.c_int, size, pointer, size, pointer, pointer, size, pointer, pointer
+        ]  # fmt: skip
+
+    def mtd(self, meta, number):
+        return self.Mtd(number, hash(meta))
+
+    def tag(self, meta, number):
+        return self.c.gst_analytics_mtd_get_semantic_tag(ctypes.byref(self.mtd(meta, number))).decode()
+
+    def set_tag(self, meta, number, tag):
+        self.c.gst_analytics_mtd_set_semantic_tag(ctypes.byref(self.mtd(meta, number)), tag)
+
+    def is_group(self, meta, number):
+        return self.c.gst_analytics_mtd_get_mtd_type(ctypes.byref(self.mtd(meta, number))) == self.c.gst_analytics_group_mtd_get_mtd_type()
+
+    def keypoints(self, meta, number):
+        """Returns the ID, the position and the confidence of each keypoint of a group."""
+        state, member, found = ctypes.c_void_p(), self.Mtd(), []
+        group, of_type = self.mtd(meta, number), self.c.gst_analytics_keypoint_mtd_get_mtd_type()
+        while self.c.gst_analytics_group_mtd_iterate(ctypes.byref(group), ctypes.byref(state), of_type, ctypes.byref(member)):
+            (x, y, z, dimensions), confidence = (ctypes.c_int() for _ in range(4)), ctypes.c_float()
+            self.c.gst_analytics_keypoint_mtd_get_position(*map(ctypes.byref, (member, x, y, z, dimensions)))
+            self.c.gst_analytics_keypoint_mtd_get_confidence(ctypes.byref(member), ctypes.byref(confidence))
+            same(dimensions.value, 2)
+            found.append((member.id, (x.value, y.value), round(confidence.value, 2)))
+        return found
+
+    def add_keypoints(self, meta, tag, points, confidences, edges):
+        numbers = lambda of, values: (of * len(values))(*values)  # noqa: E731
+        flat, pairs, group = [edge for point in points for edge in point], [end for edge in edges for end in edge], self.Mtd()
+        assert self.c.gst_analytics_relation_meta_add_keypoints_group(
+            hash(meta), tag, 2, len(flat), numbers(ctypes.c_int, flat), len(points), numbers(ctypes.c_float, confidences), None,
+            len(pairs), numbers(ctypes.c_int, pairs), ctypes.byref(group)
+        )  # fmt: skip
+        return group.id
+
+
+def keypoints_and_tags_go_both_ways():
+    if not hasattr(ctypes.CDLL("libgstanalytics-1.0.so.0"), "gst_analytics_mtd_set_semantic_tag"):
+        return  # GStreamer before 1.30
+    library = Library()
+    dots = [((80, 60, 16, 16), (255, 0, 0)), ((224, 60, 16, 16), (0, 255, 0)), ((80, 164, 16, 16), (0, 0, 255))]
+    pose = f"roidetect model={MODELS}/pose.onnx device=CPU"
+
+    def keypoints(buffer):
+        meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+        # The bindings cannot list entries of a type that they do not know.
+        numbers = range(ctypes.CDLL("libgstanalytics-1.0.so.0").gst_analytics_relation_get_length(ctypes.c_void_p(hash(meta))))
+        groups = [number for number in numbers if library.is_group(meta, number)]
+        points = [library.keypoints(meta, group) for group in groups]
+        links = [int(meta.get_relation(points[0][0][0], other)) for other, *_ in points[0]] if points else []
+        return [library.tag(meta, group) for group in groups], points, links, [int(meta.get_relation(0, group)) for group in groups]
+
+    arrived, _ = run(f"{pose} ! {COLOR} ! roitrack ! SINK", [Gst.Buffer.new_wrapped(image(dots))], keypoints)
+    ((tags, (points,), links, relations),) = arrived[0]
+    assert tags == ["pose"] or tags[0].endswith("-3-kp"), tags
+    for (_, got, _), expected in zip(points, ((88, 68), (232, 68), (88, 172))):
+        assert all(abs(one - other) <= 4 for one, other in zip(got, expected)), (points, expected)
+    same((len(points), links, relations), (3, [0, int(REL.RELATE_TO), int(REL.RELATE_TO)], [int(REL.CONTAIN)]))
+
+    arrived, _ = run(f"{DETECT} ! {COLOR} ! SINK", [area_with_cell()], lambda buffer: buffer.copy_deep())
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(arrived[0][0])
+    same([library.tag(meta, mtd.id) for mtd in meta if isinstance(mtd, GstAnalytics.ClsMtd)], ["color"])
+
+    def buffer():
+        buffer = area_with_cell()
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, found = meta.add_od_mtd(GLib.quark_from_string("hand"), *AREA, 0.75)
+        group = library.add_keypoints(meta, b"posture/hand-3-kp", [(90, 70), (100, 80), (110, 95)], [0.5, 1.0, -1.0], [(0, 1), (1, 2)])
+        meta.set_relation(REL.CONTAIN, found.id, group)
+        _, said = meta.add_one_cls_mtd(0.75, GLib.quark_from_string("open"))
+        library.set_tag(meta, said.id, b"gestures")
+        meta.set_relation(REL.CONTAIN, found.id, said.id)
+        return buffer
+
+    for line in ("identity", COLOR, f"{COLOR} ! roitrack ! {COLOR}"):
+        (result,) = results_of(line, [buffer()])
+        (hand,) = result["objects"]
+        points = [(round(point["x"] * WIDTH), round(point["y"] * HEIGHT)) for point in hand["hand"]["keypoints"]]
+        same(points, [(90, 70), (100, 80), (110, 95)])
+        same((hand["classification"]["label"], hand["classification"]["model"]["name"]), ("open", "gestures"))
+    arrived, _ = run(f"{COLOR} ! roitrack ! SINK", [buffer()], keypoints)
+    same(arrived[0][0][0], ["posture/hand-3-kp"])
+
+
+def batches_of_streams_are_refused():
+    """Elements refuse the caps of analyticscombiner, or the first buffer, with an error."""
+    caps = "multistream/x-analytics-batch(meta:GstAnalyticsBatchMeta)"
+    for element in (DETECT, COLOR, "roitrack"):
+        pipeline = Gst.parse_launch(f'appsrc name=source format=time caps="{caps}" ! {element} ! fakesink')
+        pipeline.set_state(Gst.State.PLAYING)
+        pipeline.get_by_name("source").emit("push-buffer", Gst.Buffer.new())
+        message = pipeline.get_bus().timed_pop_filtered(TIMEOUT, Gst.MessageType.ERROR | Gst.MessageType.EOS)
+        same(message and message.type, Gst.MessageType.ERROR)
+        pipeline.set_state(Gst.State.NULL)
+
+
 CHECKS = [
     the_overlay_of_gstreamer_draws_our_boxes,
     what_we_find_is_read_by_others,
@@ -628,6 +872,11 @@ CHECKS = [
     rotated_boxes_of_others_are_read,
     our_rotated_boxes_are_written,
     entries_follow_moved_boxes,
+    our_masks_are_written,
+    masks_of_others_are_read,
+    tensors_go_both_ways,
+    keypoints_and_tags_go_both_ways,
+    batches_of_streams_are_refused,
 ]
 
 Gst.init(None)
