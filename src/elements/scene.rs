@@ -62,7 +62,7 @@ pub(super) fn read(event: &gst::EventRef) -> Option<Scene> {
         let points = points.as_chunks::<2>().0.iter().map(|[x, y]| Point { x: *x, y: *y }).collect();
         Some(Place { name: structure.get::<String>("name").ok()?.into(), points, counts })
     };
-    Some(Scene { places: places.iter().filter_map(|value| place(value.get().ok()?)).collect() })
+    Some(Scene { element: structure.name().as_str().into(), places: places.iter().filter_map(|value| place(value.get().ok()?)).collect() })
 }
 
 /// The lines and zones of a stream, and the point that represents an object.
@@ -93,7 +93,7 @@ impl Zones {
 
 /// Reads the lines and zones in an event, and the name that stands for the element. Returns `None` if the event has none.
 pub(super) fn zones(event: &gst::EventRef) -> Option<(String, Zones)> {
-    let (scene, structure) = (read(event)?, event.structure()?);
-    let anchor = structure.get::<i32>("anchor").ok().and_then(|anchor| ANCHORS.get(usize::try_from(anchor).ok()?).copied());
-    Some((structure.name().to_string(), Zones { scene, anchor: anchor.unwrap_or_default() }))
+    let scene = read(event)?;
+    let anchor = event.structure()?.get::<i32>("anchor").ok().and_then(|anchor| ANCHORS.get(usize::try_from(anchor).ok()?).copied());
+    Some((scene.element.to_string(), Zones { scene, anchor: anchor.unwrap_or_default() }))
 }

@@ -303,6 +303,18 @@ fn lines_of_analytics_are_drawn_with_their_counts() {
 }
 
 #[test]
+fn lines_of_each_analytics_element_are_drawn() {
+    let pipeline = pipeline(
+        "videotestsrc num-buffers=1 pattern=black ! video/x-raw,format=GRAY8,width=320,height=240 ! \
+         roianalytics lines=left:0.25,0,0.25,1 ! roianalytics lines=right:0.75,0,0.75,1 ! roioverlay ! fakesink name=sink",
+    );
+    let arrived = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    let rows = arrived.lock().unwrap()[0].rows()[0].clone();
+    assert_eq!([80, 160, 240].map(|x| rows[10][x] != rows[10][120]), [true, false, true], "lines at a quarter and at three quarters");
+}
+
+#[test]
 fn font_file_that_cannot_be_read_is_an_error() {
     let ending = run(&pipeline("videotestsrc num-buffers=1 ! video/x-raw,format=RGB ! roioverlay font=/gone/font.ttf ! fakesink"));
     assert!(ending.error.as_deref().is_some_and(|error| error.contains("/gone/font.ttf")), "{ending:?}");

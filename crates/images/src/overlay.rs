@@ -67,14 +67,14 @@ impl Style {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Surroundings<'a> {
     /// Lines and zones with their counts.
-    pub scene: Option<&'a Scene>,
+    pub scenes: &'a [Scene],
     /// Text in the bottom-left corner; may be empty.
     pub title: &'a str,
 }
 
 impl Surroundings<'_> {
     fn is_empty(&self) -> bool {
-        self.scene.is_none_or(|scene| scene.places.is_empty()) && self.title.is_empty()
+        self.scenes.iter().all(|scene| scene.places.is_empty()) && self.title.is_empty()
     }
 }
 
@@ -124,7 +124,7 @@ impl Painter {
     pub fn draw(&mut self, canvas: &mut Canvas, size: Size, results: &FrameResults, style: &Style, surroundings: &Surroundings) {
         let thickness = style.line_width(size);
         draw_areas(canvas, results, style);
-        if let Some(scene) = surroundings.scene {
+        for scene in surroundings.scenes {
             scene.draw_lines(canvas, size, thickness);
         }
         self.trails.draw(canvas, thickness);
@@ -142,7 +142,7 @@ impl Painter {
         if style.labels {
             self.draw_captions(canvas, size, results, style, &mut captions);
         }
-        if let Some(scene) = surroundings.scene {
+        for scene in surroundings.scenes {
             scene.draw_counts(canvas, size, &mut self.letters, |near, extent| take_free(near, size, extent, &mut captions));
         }
     }
@@ -382,15 +382,16 @@ mod tests {
                 counts: Counts::Zone { occupancy: 4 },
             },
         ];
-        let scene = Scene { places };
-        let surroundings = Surroundings { scene: Some(&scene), title: "gate 3" };
+        let scene = Scene { places, ..Scene::default() };
+        let surroundings = Surroundings { scenes: std::slice::from_ref(&scene), title: "gate 3" };
         let pixels = drawn(&mut Painter::default(), &frame(vec![]), Style::default(), surroundings);
         let line = pixels[10 * 320 + 160];
         assert!(line == PALETTE[5] && pixels[100 * 320 + 32] == PALETTE[2] && pixels[47 * 320 + 60] == PALETTE[2], "{line:?}");
         let n_white = (224 * 320..240 * 320).filter(|idx| pixels[*idx].iter().all(|value| *value > 180)).count();
         assert!(n_white > 10, "the title is white: {n_white} pixels");
-        let later = Scene { places: vec![Place { counts: Counts::Line { n_in: 4, n_out: 2 }, ..scene.places[0].clone() }] };
-        let changed = drawn(&mut Painter::default(), &frame(vec![]), Style::default(), Surroundings { scene: Some(&later), title: "" });
+        let places = vec![Place { counts: Counts::Line { n_in: 4, n_out: 2 }, ..scene.places[0].clone() }];
+        let later = Scene { places, ..Scene::default() };
+        let changed = drawn(&mut Painter::default(), &frame(vec![]), Style::default(), Surroundings { scenes: &[later], title: "" });
         assert_ne!(pixels, changed);
         assert!(Surroundings::default().is_empty() && !surroundings.is_empty());
     }

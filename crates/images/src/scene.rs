@@ -28,9 +28,11 @@ pub struct Place {
     pub counts: Counts,
 }
 
-/// The lines and zones of a stream.
+/// The lines and zones of one element.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scene {
+    /// Name that stands for the element.
+    pub element: Arc<str>,
     pub places: Vec<Place>,
 }
 
@@ -131,8 +133,8 @@ mod tests {
     #[test]
     fn counts_are_those_of_the_last_event() {
         let place = |name: &str, counts| Place { name: name.into(), points: vec![], counts };
-        let mut scene =
-            Scene { places: vec![place("door", Counts::Line { n_in: 3, n_out: 0 }), place("hall", Counts::Zone { occupancy: 0 })] };
+        let places = vec![place("door", Counts::Line { n_in: 3, n_out: 0 }), place("hall", Counts::Zone { occupancy: 0 })];
+        let mut scene = Scene { places, ..Scene::default() };
         let event = |place: &str, kind| SceneEvent { kind, place: place.into(), track: ObjectId(1), label: None };
         let crossed = |direction, count| event("door", SceneEventKind::Crossed { direction, count });
         scene.follow(&[

@@ -110,8 +110,9 @@ fn drawn(format: PixelFormat) -> Vec<u8> {
                 counts: Counts::Zone { occupancy: 1 },
             },
         ],
+        ..Scene::default()
     };
-    let surroundings = Surroundings { scene: Some(&scene), title: "gate 3  12:34:56" };
+    let surroundings = Surroundings { scenes: &[scene], title: "gate 3  12:34:56" };
     let (mut painter, mut privacy) = (Painter::default(), Privacy::default());
     for frame in 0..8 {
         painter.follow(&results(frame), &style);

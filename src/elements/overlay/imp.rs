@@ -184,7 +184,8 @@ impl BaseTransformImpl for RoiOverlay {
     fn sink_event(&self, event: gst::Event) -> bool {
         if let Some(work) = &mut *self.work.lock().unwrap() {
             match event.view() {
-                gst::EventView::FlushStop(_) | gst::EventView::StreamStart(_) => work.flush(),
+                gst::EventView::FlushStop(_) => work.flush(),
+                gst::EventView::StreamStart(_) => work.begin_stream(),
                 gst::EventView::CustomDownstreamSticky(_) => {
                     if let Some(scene) = scene::read(&event) {
                         work.set_scene(scene);

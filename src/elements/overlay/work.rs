@@ -24,7 +24,8 @@ pub(super) struct Work {
     format: Option<Format>,
     pub(super) painter: Painter,
     privacy: Privacy,
-    scene: Option<Scene>,
+    /// Lines and zones of each element upstream.
+    scenes: Vec<Scene>,
     layer: Layer,
     /// Buffer reused for all titles.
     title: String,
@@ -45,7 +46,7 @@ pub(super) type LostFrom = Option<(Size, Size)>;
 impl Work {
     pub(super) fn new(painter: Painter) -> Self {
         let (privacy, layer) = (Privacy::default(), Layer::default());
-        Self { format: None, painter, privacy, scene: None, layer, title: String::new(), warned_of_lost_rois: false }
+        Self { format: None, painter, privacy, scenes: Vec::new(), layer, title: String::new(), warned_of_lost_rois: false }
     }
 
     /// Sets the format of the next frames. `attaches`: downstream combines attached images with the frame.
@@ -64,16 +65,24 @@ impl Work {
         }
     }
 
+    /// Replaces the lines and zones of one element.
     pub(super) fn set_scene(&mut self, scene: Scene) {
-        self.scene = Some(scene);
+        match self.scenes.iter_mut().find(|of| of.element == scene.element) {
+            Some(known) => *known = scene,
+            None => self.scenes.push(scene),
+        }
     }
 
-    /// Called after a flush and for a new stream: earlier frames say nothing about the next frame.
+    /// Called after a flush: earlier frames say nothing about the next frame.
     pub(super) fn flush(&mut self) {
         self.forget();
-        if let Some(scene) = &mut self.scene {
-            scene.flush();
-        }
+        self.scenes.iter_mut().for_each(Scene::flush);
+    }
+
+    /// Called for a new stream. Each element upstream sends its lines and zones again.
+    pub(super) fn begin_stream(&mut self) {
+        self.forget();
+        self.scenes.clear();
     }
 
     fn forget(&mut self) {
@@ -89,7 +98,7 @@ impl Work {
             return true;
         }
         let has_title = || !settings.title.is_empty() || settings.clock != Clock::None;
-        settings.draw && (has_results || self.painter.is_pending() || has_title() || (settings.zones && self.scene.is_some()))
+        settings.draw && (has_results || self.painter.is_pending() || has_title() || (settings.zones && !self.scenes.is_empty()))
     }
 
     /// Changes the pixels of a buffer. If an upstream element has dropped ROI metas, returns once per stream the frame size when the
@@ -118,12 +127,10 @@ impl Work {
         let obscured = self.privacy.follow(&settings.privacy, size, attached.as_deref());
         let none = FrameResults { size, ..FrameResults::default() };
         let results = attached.as_deref().unwrap_or(&none);
-        if let Some(scene) = &mut self.scene {
-            scene.follow(&results.events);
-        }
+        self.scenes.iter_mut().for_each(|scene| scene.follow(&results.events));
         self.title.clear();
         write_title(&mut self.title, settings, buffer, stream_time);
-        let surroundings = Surroundings { scene: self.scene.as_ref().filter(|_| settings.zones), title: &self.title };
+        let surroundings = Surroundings { scenes: if settings.zones { &self.scenes } else { &[] }, title: &self.title };
         let draws = settings.draw && {
             self.painter.follow(results, &settings.style);
             self.painter.has_something_to_draw(results, &settings.style, &surroundings)
