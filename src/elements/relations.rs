@@ -356,7 +356,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
                 let ids = relations.add_part(new, place, region_of(entry.id), &mut n_free);
                 if let Some((id, _)) = ids.first() {
                     relations.relate_part(entry.id, *id, &new.outcome);
-                    relations.tag(*id, &new.model);
+                    relations.tag(*id, new);
                 }
                 entry.classes.extend(ids.into_iter().map(|(id, _)| id));
                 continue;
@@ -369,7 +369,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
                 // The relation is not `RELATES_TO`, because DL Streamer treats the target of that relation as the class descriptor.
                 relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
-                relations.tag(id, &new.model);
+                relations.tag(id, new);
                 entry.classes.push(id);
             }
         }
@@ -385,7 +385,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         let Outcome::Label { label_id, label, confidence } = &new.outcome else {
             let ids = relations.add_part(new, PixelRect::whole(results.size), region_of(0), &mut n_free);
             if let Some((id, _)) = ids.first() {
-                relations.tag(*id, &new.model);
+                relations.tag(*id, new);
             }
             written.1.classes.extend(ids);
             continue;
@@ -395,7 +395,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         }
         let label = quark_of(label.as_deref(), *label_id);
         if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(label, *confidence)) {
-            relations.tag(id, &new.model);
+            relations.tag(id, new);
             written.1.classes.push((id, label));
         }
     }

@@ -110,9 +110,13 @@ impl RelationsMut<'_> {
         self.relate(part, back, detection);
     }
 
-    /// Sets the semantic tag of an entry to the name of its model. No effect before GStreamer 1.30.
-    pub(super) fn tag(&self, id: c_uint, model: &str) {
-        let (Some(api), Ok(tag)) = (&self.api.tags, CString::new(model)) else { return };
+    /// Sets the semantic tag of a result's entry to the name of its model. Keypoints keep the tag of their group, which tells the meaning of
+    /// each point. No effect before GStreamer 1.30.
+    pub(super) fn tag(&self, id: c_uint, result: &Classification) {
+        if matches!(result.outcome, Outcome::Geometry(Geometry::Keypoints(_))) {
+            return;
+        }
+        let (Some(api), Ok(tag)) = (&self.api.tags, CString::new(&*result.model)) else { return };
         let mut entry = Mtd { id, meta: self.meta };
         // SAFETY: the meta is valid, its buffer is writable, and `id` is one of its entries. The function copies the text.
         unsafe { (api.gst_analytics_mtd_set_semantic_tag)(&raw mut entry, tag.as_ptr()) };
@@ -175,6 +179,7 @@ impl RelationsMut<'_> {
         let tag = CString::new(format!("{name}-{n_points}-kp")).ok()?;
         // The casts saturate.
         let positions: Vec<c_int> = points.iter().flat_map(|of| [of.point.x.round() as c_int, of.point.y.round() as c_int]).collect();
+        // -1 = unknown.
         let confidences: Vec<c_float> = points.iter().map(|of| of.confidence.unwrap_or(-1.0)).collect();
         let edges = skeleton.edges.iter().filter_map(|(from, to)| Some([c_int::try_from(*from).ok()?, c_int::try_from(*to).ok()?]));
         let edges: Vec<c_int> = edges.filter(|edge| edge.iter().all(|point| *point < n_points)).flatten().collect();
