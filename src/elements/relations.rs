@@ -282,8 +282,11 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             n_entries = relations.len();
             if written.0.iter().map(Entry::n_entries).sum::<usize>() + written.1.classes.len() == n_entries {
                 let is_current = |entry: &Entry| {
-                    let place = detection_of.get(&entry.object).and_then(|detection| Place::of(detection, results.size, api));
-                    place.is_some_and(|place| relations.location(entry.id).is_some_and(|(now, _)| now.is_at(&place, results.size)))
+                    let Some(detection) = detection_of.get(&entry.object) else { return false };
+                    let now = relations.location(entry.id).map(|(place, _)| place);
+                    let is_at = |now: Place| Place::of(detection, results.size, api).is_some_and(|place| now.is_at(&place, results.size));
+                    // Without the size of the frame, no box has pixels.
+                    results.size == Size::default() || now.is_some_and(is_at)
                 };
                 is_outdated = !written.0.iter().all(is_current);
             } else {
