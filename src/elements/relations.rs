@@ -25,7 +25,10 @@
 //!
 //! This module uses neither our own meta nor ROI metas. [`super::meta`] combines the three kinds of meta.
 
+// Folders beside this file are elements.
+#[path = "relations_library.rs"]
 mod library;
+#[path = "relations_parts.rs"]
 mod parts;
 
 use std::collections::{HashMap, HashSet};
