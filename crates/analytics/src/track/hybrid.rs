@@ -30,6 +30,33 @@
 //!
 //! The weights were chosen with the public benchmarks MOT17 and DanceTrack, forwards and backwards in time, and with noise added to the
 //! boxes.
+//!
+//! # How to measure a change
+//!
+//! One run on DanceTrack shows little. With noise of 0.3 % of the box size, HOTA varies between runs with a standard deviation of up to 0.8
+//! (on MOT17: 0.2), and its mean is 0.6 to 1.0 lower than without noise. So compare the means of several runs with noise, forwards and
+//! backwards, for each half of the sequences.
+//!
+//! `Hybrid` does not use the following ideas, because they do not raise HOTA in both halves of both data sets. Each number is the change
+//! of HOTA: the mean of at least eight runs, with the best of the weights that were tried. The standard error is about 0.3 on DanceTrack and
+//! 0.06 on MOT17.
+//!
+//! | idea | source | DanceTrack | MOT17 |
+//! |---|---|---|---|
+//! | consistent direction of motion | OC-SORT | -0.7 | 0.0 |
+//! | velocity from the last two detections when a lost object is found again | the idea of OC-SORT | -0.7 | -0.1 |
+//! | uncertain detections on the predicted box of a track count as certain | BoostTrack: Stanojevic and Todorovic, 2024 | -0.6 | -0.1 |
+//! | Mahalanobis distance to the predicted box, for lost tracks | DeepSORT | -0.7 | 0.0 |
+//! | buffered boxes for lost tracks | C-BIoU | 0.0 | 0.0 |
+//! | one stage for all confidences, with a penalty | TrackTrack | 0.0 | -0.3 |
+//! | overlap with the last box as part of the cost | | -0.6 | 0.0 |
+//! | lost tracks slow down | | -0.5 | 0.1 |
+//! | higher cost of tracks that are lost for 12 frames | | -0.1 | 0.1 |
+//! | less trust in boxes of objects that another object covers | | -0.1 | 0.1 |
+//! | ratio of the heights in the decision of `exchange` | | 0.0 | 0.0 |
+//!
+//! Of the contests whose objects can be identified in the ground truth, `exchange` decides 90.8 % correctly. A logistic regression of eleven
+//! differences between boxes decides 90.6 % correctly, if it is fitted to the other half of the sequences.
 
 use super::assign::Candidate;
 use super::kalman::BoxNoise;
