@@ -545,3 +545,20 @@ fn unresponsive_display_is_an_error() {
         assert!(said(&output).contains("--show") && said(&output).contains(says), "{names:?}: {}", said(&output));
     }
 }
+
+#[test]
+fn second_run_with_the_same_output_is_refused() {
+    let folder = Folder::new("same-output");
+    let (colors, json, video) = (folder.file("colors.toml"), folder.file("o.jsonl"), folder.file("o.mkv"));
+    let arguments = ["run", &colors, "-q", "--input", "test:", "--json", &json, "--video", &video];
+    let mut first = command().args(arguments).stdin(Stdio::null()).spawn().unwrap();
+    wait_until("the first run writes", || n_lines(&json) > 3 && std::fs::metadata(&video).is_ok_and(|file| file.len() > 0));
+    for (option, file) in [("--json", &json), ("--video", &video)] {
+        let output = roiflow(&["run", &colors, "-q", "--input", "test:30", option, file]);
+        let said = said(&output);
+        assert!(output.status.code() == Some(1) && said.contains("another stream or process writes this file"), "{option}: {said}");
+    }
+    signal(&first, "TERM");
+    first.wait().unwrap();
+    assert!(crate::harness::lines(&json).iter().enumerate().all(|(idx, line)| line["frame"] == idx), "each line of the first run is there");
+}
