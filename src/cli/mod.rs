@@ -293,12 +293,12 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>, t
 }
 
 /// Writes the log of `GST_DEBUG` like our own. GStreamer itself would print passwords in addresses, and would stop the streams while nothing reads
-/// standard error. On a terminal, GStreamer writes with colors.
+/// standard error.
 fn take_gstreamer_log(terminal: &Terminal) {
     use std::io::Write as _;
     use tracing_subscriber::fmt::MakeWriter as _;
     let is_asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if !is_asked("GST_DEBUG") || is_asked("GST_DEBUG_FILE") || std::io::stderr().is_terminal() && !terminal.hides() {
+    if !is_asked("GST_DEBUG") || is_asked("GST_DEBUG_FILE") {
         return;
     }
     gstreamer::log::remove_default_log_function();

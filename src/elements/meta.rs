@@ -364,9 +364,10 @@ fn add_foreign(
 }
 
 /// Adds a classification from the analytics meta, unless one with the same label and confidence exists. Attribute name and model are not
-/// compared, because the analytics meta stores neither.
+/// compared, because the analytics meta stores neither. Other results have a name, and one of each name is read.
 fn add_once(classifications: &mut Vec<Classification>, classification: Classification) {
-    let is_same = |known: &Classification| relations::is_same_label(known, &classification);
+    let is_same =
+        |known: &Classification| relations::is_same_label(known, &classification) || relations::is_same_part(known, &classification);
     if !classifications.iter().any(is_same) {
         classifications.push(classification);
     }

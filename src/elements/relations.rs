@@ -430,6 +430,12 @@ pub(super) fn is_same_label(one: &Classification, other: &Classification) -> boo
     }
 }
 
+/// Whether both are results of another element that is no label, and have the same name. A scaler may have changed one of them.
+pub(super) fn is_same_part(one: &Classification, other: &Classification) -> bool {
+    let is_part = |of: &Classification| *of.model == *FOREIGN_MODEL && !matches!(of.outcome, Outcome::Label { .. });
+    is_part(one) && is_part(other) && one.name == other.name
+}
+
 /// Takes one entry from the number of entries that may still be added. Returns `None` if that number is 0.
 fn take(n_free: &mut usize) -> Option<()> {
     *n_free = n_free.checked_sub(1)?;

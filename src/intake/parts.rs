@@ -60,6 +60,8 @@ fn must_be_searched(bytes: &[u8]) -> bool {
     let headers = lines.by_ref().skip(1).take_while(|(is_whole, line)| *is_whole && !line.is_empty());
     let kind = headers.map(|(_, line)| String::from_utf8_lossy(line).to_ascii_lowercase()).find(|line| line.starts_with("content-type:"));
     match kind {
+        // The demuxer expects one space.
+        Some(kind) if !kind["content-type:".len()..].starts_with(' ') || kind["content-type: ".len()..].starts_with(' ') => true,
         Some(kind) => ["image/jpg", "image/pjpeg"].contains(&kind["content-type:".len()..].split(';').next().unwrap_or_default().trim()),
         // Without an empty line, the type may follow in the next bytes.
         None => [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| bytes.windows(end.len()).any(|window| window == *end)),
@@ -76,7 +78,9 @@ mod tests {
             "--b\r\n\r\n\u{1}",
             "--b\n\nx",
             "--b\r\nContent-Length: 5\r\n\r\nabcde",
-            "--b\r\ncontent-type:IMAGE/JPG\r\nContent-Length: 5",
+            "--b\r\ncontent-type: IMAGE/JPG\r\nContent-Length: 5",
+            "--b\r\nContent-Type:image/jpeg\r\n\r\n",
+            "--b\r\nContent-Type:  image/jpeg\r\n\r\n",
             "\r\n--b\r\nContent-Type: image/pjpeg; a=b\r\n\r\n",
             "This is a message with parts.\r\n--b\r\n",
         ] {

@@ -681,6 +681,7 @@ def masks_of_others_are_read():
             fruit = result["objects"][0]
             same((fruit["roi_type"], place(fruit)), ("fruit", AREA))
             mask = fruit["mask"]
+            assert not {"mask_2", "segmentation_2"} & {*fruit, *result["classifications"]}, fruit
             same((mask["columns"], mask["rows"], mask["runs"]), (6, 4, [0, 3, 3, 3, 3, 3, 3, 3, 3]))
             roads = result["classifications"]["segmentation"]
             same((roads["columns"], roads["rows"], roads["labels"]), (5, 2, ["ground", "road", "car"]))

@@ -43,7 +43,9 @@ pub(crate) fn has_late_login(text: &str, table: &Scheme, is_wrong: bool) -> bool
     let path = behind.split('?').next().unwrap_or_default();
     // A webhook may have `/@name` as its path.
     let may_be_path = table.has_secret_path && !authority.contains(':');
-    !authority.contains('@') && behind.contains('@') && (is_wrong || path.contains('@') && !may_be_path)
+    // `mqtt://me:1?a=2@host` has no path.
+    let is_query_login = path.is_empty() && authority.contains(':');
+    !authority.contains('@') && behind.contains('@') && (is_wrong || is_query_login || path.contains('@') && !may_be_path)
 }
 
 impl Address {
@@ -423,7 +425,9 @@ mod tests {
     #[test]
     fn no_error_shows_a_part_of_a_password() {
         for scheme in ["mqtt", "nats", "redis", "kafka", "http", "https", "tls"] {
-            for login in ["u:SECRET/PW", "u:SECRET?PW", "u:12345/SECRET", "u:12345?SECRET", "u:1/SEC@RET", "SEC:RET/SECRET"] {
+            for login in
+                ["u:SECRET/PW", "u:SECRET?PW", "u:12345/SECRET", "u:12345?SECRET", "u:12345?SE=CRET", "u:1/SEC@RET", "SEC:RET/SECRET"]
+            {
                 let text = format!("{scheme}://{login}@127.0.0.1:1/t");
                 let error = parse(&text).expect_err(&text);
                 assert!(!error.contains("SEC") && !error.contains("PW") && error.contains("%2F"), "{text}: {error}");
@@ -431,7 +435,13 @@ mod tests {
                 assert!(["SEC", "PW", "1234"].iter().all(|part| !shown.contains(part)), "{text}: {shown}");
             }
         }
-        for text in ["https://host/@name/hook", "https://me:x@host/@name", "mqtt://host:1/t?user=me@x", "mqtt://u:a%2Fb#c@host/t"] {
+        for text in [
+            "https://host/@name/hook",
+            "https://me:x@host/@name",
+            "mqtt://host:1/t?user=me@x",
+            "mqtt://host?user=me@x",
+            "mqtt://u:a%2Fb#c@host/t",
+        ] {
             parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         assert!(parse("http://host:8080/@name").unwrap_err().contains("in a path or an option write `@` as %40"));

@@ -288,6 +288,11 @@ fn is_fifo(path: &Path) -> bool {
 
 /// Locks a file until it is closed, so that no other run replaces its content. Several runs may append to a file.
 fn lock(file: &File, if_exists: IfExists) -> io::Result<()> {
+    // The magic numbers of SMB. Its locks are mandatory: they would keep other programs, and even this one, from the content.
+    const SMB: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
+    if rustix::fs::fstatfs(file).is_ok_and(|system| SMB.contains(&(system.f_type as u32))) {
+        return Ok(());
+    }
     // A file system without locks reports another error.
     if if_exists != IfExists::Append && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         return Err(io::Error::new(ErrorKind::ResourceBusy, "another stream or process writes this file; name another file"));
