@@ -39,6 +39,11 @@ impl VideoFile {
         self.imp().deadline.set(deadline);
     }
 
+    /// Tells that the caller holds a lock on the file. Call this before the start.
+    pub fn set_locked(&self) {
+        self.imp().settings.lock().unwrap().is_locked = true;
+    }
+
     /// Number of bytes written since the start.
     pub fn n_written(&self) -> u64 {
         self.imp().progress.n_written.load(Ordering::Acquire)
@@ -59,10 +64,12 @@ mod imp {
     use super::*;
 
     #[derive(Default)]
-    struct Settings {
+    pub struct Settings {
         location: String,
         if_exists: IfExists,
         hold_until_moov: bool,
+        /// Whether the owner of this element holds a lock on the file.
+        pub(super) is_locked: bool,
     }
 
     /// Maximum number of bytes held back: a few seconds of video.
@@ -90,7 +97,7 @@ mod imp {
 
     #[derive(Default)]
     pub struct VideoFile {
-        settings: Mutex<Settings>,
+        pub(super) settings: Mutex<Settings>,
         state: Mutex<Option<State>>,
         pub(super) progress: Arc<Progress>,
         pub(super) deadline: Deadline,
@@ -198,6 +205,7 @@ mod imp {
             let file = OutputFile::new(&*settings.location, settings.if_exists.into(), self.deadline.clone());
             let cannot = |error| gst::error_msg!(gst::ResourceError::OpenWrite, ("cannot write video `{}`: {error}", settings.location));
             file.check().map_err(cannot)?;
+            let file = if settings.is_locked { file.without_lock() } else { file };
             let held = settings.hold_until_moov.then(Vec::new);
             let progress = self.progress.clone();
             progress.n_written.store(0, Ordering::Release);

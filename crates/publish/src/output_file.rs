@@ -38,6 +38,8 @@ pub struct OutputFile {
     if_exists: IfExists,
     /// Whether an incomplete line at the end of an existing file is completed before text is appended.
     ends_lines: bool,
+    /// Whether the file is locked while it is open.
+    locks: bool,
     deadline: Deadline,
     opened: Option<Opened>,
 }
@@ -98,13 +100,20 @@ impl OutputFile {
     pub fn new(path: impl Into<PathBuf>, if_exists: IfExists, deadline: Deadline) -> Self {
         let path = path.into();
         let path = (!is_stdout(&path)).then_some(path);
-        Self { path, if_exists, ends_lines: true, deadline, opened: None }
+        Self { path, if_exists, ends_lines: true, locks: true, deadline, opened: None }
     }
 
     /// Sets whether an incomplete line at the end of an existing file is completed before text is appended. Default: true.
     #[must_use]
     pub fn with_line_ends(mut self, ends_lines: bool) -> Self {
         self.ends_lines = ends_lines;
+        self
+    }
+
+    /// Does not lock the file, because the caller holds a lock on it.
+    #[must_use]
+    pub fn without_lock(mut self) -> Self {
+        self.locks = false;
         self
     }
 
@@ -167,7 +176,7 @@ impl OutputFile {
         if self.opened.is_none() {
             let opened = match &self.path {
                 None => open_stdout()?,
-                Some(path) => open_path(path, self.if_exists, self.ends_lines, &self.deadline)?,
+                Some(path) => open_path(path, self.if_exists, (self.ends_lines, self.locks), &self.deadline)?,
             };
             self.opened = Some(opened);
         }
@@ -248,7 +257,7 @@ pub fn new_file(path: &Path) -> io::Result<(PathBuf, Option<std::ffi::OsString>)
     Err(Errno::LOOP.into())
 }
 
-fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Deadline) -> io::Result<Opened> {
+fn open_path(path: &Path, if_exists: IfExists, (ends_lines, locks): (bool, bool), deadline: &Deadline) -> io::Result<Opened> {
     loop {
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let mut options = OpenOptions::new();
@@ -264,7 +273,7 @@ fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Dead
             Ok(file) => {
                 let metadata = file.metadata()?;
                 let is_file = metadata.is_file();
-                if is_file {
+                if is_file && locks {
                     lock(&file, if_exists)?;
                 }
                 if is_file && (ends_lines || if_exists != IfExists::Append) {

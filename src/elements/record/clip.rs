@@ -60,6 +60,7 @@ impl ClipWriter {
         let file: VideoFile = glib::Object::new();
         file.set_property("location", path.to_str().ok_or("expected a path in UTF-8")?);
         file.set_property("hold-until-moov", true);
+        file.set_locked();
         let pipeline = gst::Pipeline::new();
         let elements: [&gst::Element; 3] = [source.upcast_ref(), &mux, file.upcast_ref()];
         let link = || {
