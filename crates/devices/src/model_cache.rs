@@ -3,8 +3,7 @@
 //! - An entry is a folder. Its name is a hash of everything on which the compiled model depends. A changed model has a different name, so
 //!   an entry never becomes outdated.
 //! - A new entry is first written to a draft, which is a folder that only this process uses. When the draft is complete, one rename makes
-//!   it the entry. The files of an entry are never changed, because other processes may have mapped them: truncating a mapped file would
-//!   kill these processes with SIGBUS.
+//!   it the entry. The files of an entry are never changed, because other processes may read them.
 //! - Each entry has a list of checksums. If they do not match, the entry is removed and the model is compiled again. The engine gets the bytes
 //!   that were checked, so a file that changes after the check has no effect.
 //! - The process that writes a draft holds a file lock on it (`flock`). The lock ends with the process. Drafts without a lock are removed.
@@ -13,7 +12,7 @@
 //!   still read it after its removal.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
@@ -153,17 +152,17 @@ impl Draft<'_> {
     /// Returns the system's error if a file cannot be written.
     #[cfg_attr(not(feature = "openvino"), allow(dead_code, reason = "for OpenVINO only"))]
     pub fn copy_entry(&self) -> io::Result<bool> {
-        let mut written: io::Result<Option<(OsString, File)>> = Ok(None);
+        let append = |name: &OsStr, bytes: &[u8]| {
+            let file = File::options().create(true).append(true).open(self.path.join(name));
+            file.and_then(|mut file| io::Write::write_all(&mut file, bytes))
+        };
+        let mut written = Ok(());
         let found = self.entry.read(|name, bytes| {
-            written = std::mem::replace(&mut written, Ok(None)).and_then(|open| {
-                let mut open = match open {
-                    Some(open) if open.0 == name => open,
-                    _ => (name.to_owned(), File::create(self.path.join(name))?),
-                };
-                io::Write::write_all(&mut open.1, bytes).map(|()| Some(open))
-            });
+            if written.is_ok() {
+                written = append(name, bytes);
+            }
         });
-        let is_found = written.map(|_| found.is_some());
+        let is_found = written.map(|()| found.is_some());
         if !matches!(is_found, Ok(true)) {
             for file in fs::read_dir(&self.path)?.flatten() {
                 fs::remove_file(file.path())?;
@@ -227,8 +226,8 @@ fn sums(entry: &Path, mut take: impl FnMut(&OsStr, &[u8])) -> io::Result<String>
     Ok(lines.concat())
 }
 
-/// Returns the checksum and length of a file, and passes its bytes to `take`. The checksum detects damage, not forgery. Its cost is one multiplication for eight bytes, in
-/// four independent lanes, so it runs at the speed of memory.
+/// Returns the checksum and length of a file, and passes its bytes to `take`. The checksum detects damage, not forgery. Its cost is one
+/// multiplication for eight bytes, in four independent lanes, so it runs at the speed of memory.
 fn checksum(mut file: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<(u64, u64)> {
     const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1_u64, 2, 3, 4];

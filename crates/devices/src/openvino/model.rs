@@ -285,7 +285,6 @@ fn compile_file(
             return uncached();
         }
     };
-    // Without space for the copy, the model is compiled again at each start.
     let (draft, is_found) = match kept.draft().and_then(|draft| draft.copy_entry().map(|is_found| (draft, is_found))) {
         Ok(prepared) => prepared,
         Err(error) => {
