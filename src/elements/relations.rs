@@ -32,7 +32,7 @@ mod library;
 mod parts;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{c_int, c_uint};
+use std::ffi::{CStr, c_int, c_uint};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::ptr;
@@ -41,7 +41,7 @@ use std::sync::{Arc, LazyLock};
 use gst::buffer::BufferMetaForeachAction;
 use gst::glib;
 use gst::glib::ffi::GQuark;
-use gst::glib::translate::{FromGlib, IntoGlib, TryFromGlib};
+use gst::glib::translate::{FromGlib, IntoGlib};
 use gstreamer as gst;
 
 use self::library::{Api, InitParams, Mtd, RelationMeta, api};
@@ -529,9 +529,11 @@ fn rotated_box(detection: &Detection, pixels: PixelRect, size: Size) -> Option<R
 }
 
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
-    // SAFETY: the quark comes from GStreamer, which returns only valid quarks; 0 means no quark.
-    let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
-    Some(quark.as_str().as_str().into())
+    // Another element may have written any number.
+    // SAFETY: the function returns null for a number that is no quark, and otherwise a text that is never freed.
+    let text = unsafe { glib::ffi::g_quark_to_string(quark) };
+    // SAFETY: the text is not null, and ends with a zero byte.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into())
 }
 
 /// The relation meta of a borrowed buffer.
@@ -768,7 +770,7 @@ struct RelationsMut<'a> {
 impl<'a> RelationsMut<'a> {
     /// Returns the existing meta, or a new meta with capacity for `n_entries`. A full meta grows by `n_entries`.
     fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
-        const ENTRY_BYTES: usize = 80; // More than the size of any entry with its header.
+        const ENTRY_BYTES: usize = 80; // Enough for most entries with their headers. The meta grows if needed.
         let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
         // SAFETY: a `&mut BufferRef` is a writable buffer; the parameters are read during the call.
         let meta = unsafe { (api.gst_buffer_add_analytics_relation_meta_full)(buffer.as_mut_ptr(), &raw mut params) };

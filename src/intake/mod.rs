@@ -216,11 +216,6 @@ impl Intake {
     fn limit_streams(self: &Arc<Self>, demuxer: &gst::Element) {
         let intake = Arc::downgrade(self);
         demuxer.connect_pad_added(move |demuxer, pad| {
-            let is_video = |pad: &gst::Pad| {
-                let caps = pad.current_caps();
-                let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
-                kind.is_some_and(|kind| kind.starts_with("video/") || kind.starts_with("image/"))
-            };
             let is_one = is_video(pad);
             let n_streams = demuxer.src_pads().iter().filter(|other| is_video(other) == is_one).count();
             if n_streams > if is_one { MAX_VIDEOS } else { MAX_OTHERS } {
@@ -319,11 +314,8 @@ impl Intake {
         self.is_endless.store(true, Ordering::Relaxed);
         let has_images = AtomicBool::new(false);
         demuxer.connect_pad_added(move |demuxer, pad| {
-            let caps = pad.current_caps();
-            let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
-            let is_image = kind.is_some_and(|kind| kind.starts_with("image/") || kind.starts_with("video/"));
-            if !is_image || has_images.swap(true, Ordering::Relaxed) {
-                // Without a reader, the demuxer would report that nobody wants its data.
+            if !is_video(pad) || has_images.swap(true, Ordering::Relaxed) {
+                // If no pad of the demuxer is linked, it ends with an error. With this probe, it continues.
                 pad.add_probe(DATA | gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| consume(info));
                 return demuxer.stop_signal_emission_by_name("pad-added");
             }
@@ -503,6 +495,13 @@ fn n_bytes(info: &gst::PadProbeInfo<'_>) -> u64 {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the caps of a pad are those of video or images.
+fn is_video(pad: &gst::Pad) -> bool {
+    let caps = pad.current_caps();
+    let kind = caps.as_ref().and_then(|caps| caps.structure(0)).map(|structure| structure.name().as_str());
+    kind.is_some_and(|kind| kind.starts_with("video/") || kind.starts_with("image/"))
 }
 
 /// Returns the size of frames with these caps; 0: not known.
