@@ -201,6 +201,11 @@ impl Spec {
     /// # Errors
     /// Returns the errors of [`Spec::read`]. If no description is found, the error lists the descriptions that have names.
     pub fn find(path: &Path) -> Result<Self> {
+        let is_model = |ending: &std::ffi::OsStr| ["onnx", "xml", "tflite", "ort"].iter().any(|known| ending.eq_ignore_ascii_case(known));
+        if path.extension().is_some_and(is_model) {
+            let path = path.display();
+            return Err(Error::usage(format!("expected a pipeline description, got the model `{path}`: write `--model {path}`")));
+        }
         if path.components().count() != 1 || path.exists() {
             return Self::read(path);
         }
@@ -232,11 +237,6 @@ impl Spec {
     /// # Errors
     /// Returns an error if the file cannot be read, or has a syntax error; the message contains the line.
     pub fn read(path: &Path) -> Result<Self> {
-        let is_model = |ending: &std::ffi::OsStr| ["onnx", "xml", "tflite", "ort"].iter().any(|known| ending.eq_ignore_ascii_case(known));
-        if path.extension().is_some_and(is_model) {
-            let path = path.display();
-            return Err(Error::usage(format!("expected a pipeline description, got the model `{path}`: write `--model {path}`")));
-        }
         let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "pipeline description")
             .map_err(|error| Error::failed(error.to_string()))?;
         Self::parse(&text, path)

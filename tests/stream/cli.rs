@@ -468,6 +468,9 @@ fn failure_is_explained_with_exit_code_1() {
     check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "expected a file"]);
     check_fails(&["run", &colors, "--input", "no.mp4"], 1, &["no.mp4", "expected a video"]);
     check_fails(&["run", &colors, "--input", "test:", "--set", "detector=no.onnx"], 1, &["no.onnx", "check the path"]);
+    for model in [&*crate::harness::tiny("rectangle.onnx"), "nowhere.xml"] {
+        check_fails(&["run", model, "--input", "test:"], 2, &["got the model", &format!("write `--model {model}`")]);
+    }
     check_fails(&["run", &colors, "--input", "test:", "--device", "TPU"], 1, &["no device `TPU`", "CPU"]);
     check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create the folder"]);
     check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create the folder"]);
